@@ -1,0 +1,3 @@
+"""Discretely constrained segmentation."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,321 @@
+"""What a training is: frozen dataclasses, the presets, and TOML in and out.
+
+One method is one configuration; the loop in :mod:`discoseg.train` is the same for all of them. Every field's docstring
+carries its unit, and is what ``discoseg train --help`` shows.
+"""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from discoseg.errors import UserError
+
+Method = Literal["full", "partial", "penalty", "size", "crf", "crf+size"]
+PriorName = Literal["crf", "size"]
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """How volumes become slices for the network."""
+
+    shape: tuple[int, int] = (256, 256)
+    """Rows and columns that every slice is resized to, in pixels."""
+    clip_percent: tuple[float, float] = (0.0, 100.0)
+    """Percentiles of a volume's intensities that become 0 and 1; values beyond are clipped."""
+
+    def __post_init__(self) -> None:
+        _require(min(self.shape) >= 16, f"--grid.shape {self.shape} is too small: 16 pixels at least")
+        low, high = self.clip_percent
+        _require(0 <= low < high <= 100, f"--grid.clip-percent {self.clip_percent} is no range within 0 to 100")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The segmentation network."""
+
+    name: Literal["enet", "unet"] = "unet"
+    """ENet (Paszke et al.), or a U-Net with batch normalisation."""
+    width: int = 0
+    """Features at the first level; 0 takes the network's own (ENet 16, U-Net 64)."""
+
+    def __post_init__(self) -> None:
+        _require(self.width >= 0, f"--network.width {self.width} must not be negative")
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """Adam and its schedule."""
+
+    batch: int = 8
+    """Slices in a batch, drawn at random across volumes."""
+    lr: float = 5e-4
+    """Initial learning rate."""
+    lr_factor: float = 0.25
+    """What the learning rate is multiplied by at each decay."""
+    lr_every: int = 50
+    """Epochs between two decays of the learning rate."""
+    weight_decay: float = 0.0
+    """L2 weight decay."""
+
+    def __post_init__(self) -> None:
+        _require(self.batch >= 1, f"--optimiser.batch {self.batch} must be at least 1")
+        _require(self.lr > 0, f"--optimiser.lr {self.lr} must be positive")
+        _require(0 < self.lr_factor <= 1, f"--optimiser.lr-factor {self.lr_factor} must be in (0, 1]")
+        _require(self.lr_every >= 1, f"--optimiser.lr-every {self.lr_every} must be at least 1")
+        _require(self.weight_decay >= 0, f"--optimiser.weight-decay {self.weight_decay} must not be negative")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Random transforms of a slice, the same for its image, seeds, proposals and multipliers."""
+
+    rotate_deg: float = 0.0
+    """Largest rotation either way, in degrees."""
+    crop_min: float = 1.0
+    """Smallest side of the random crop, as a fraction of the slice; the crop is scaled up to the whole grid."""
+    flip: bool = False
+    """Mirror left-right and up-down, each with probability one half."""
+    gamma: float = 0.0
+    """Intensities (of the image alone) are raised to a power within e^±gamma."""
+    noise: float = 0.0
+    """Largest standard deviation of the noise added to the image, on intensities scaled to [0, 1]."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.rotate_deg <= 180, f"--augment.rotate-deg {self.rotate_deg} must be in [0, 180]")
+        _require(0 < self.crop_min <= 1, f"--augment.crop-min {self.crop_min} must be in (0, 1]")
+        _require(self.gamma >= 0, f"--augment.gamma {self.gamma} must not be negative")
+        _require(self.noise >= 0, f"--augment.noise {self.noise} must not be negative")
+
+
+@dataclass(frozen=True)
+class CrfConfig:
+    """The boundary prior: a contrast-weighted Potts model on the 3D volume."""
+
+    strength: float = 1.0
+    """λ, the weight of boundary length against the label loss; the cut uses λ/μ."""
+    sigma: float = 0.05
+    """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
+    neighbours: Literal[6, 18, 26] = 26
+    """Neighbours of a voxel; each weight is divided by the neighbour's distance in mm."""
+
+    def __post_init__(self) -> None:
+        _require(self.strength >= 0, f"--crf.strength {self.strength} must not be negative")
+        _require(self.sigma > 0, f"--crf.sigma {self.sigma} must be positive")
+
+
+@dataclass(frozen=True)
+class AdmmConfig:
+    """How proposals and multipliers act on the network."""
+
+    mu_crf: float = 1.0
+    """μ̂, the ADMM penalty parameter of the CRF proposal."""
+    mu_size: float = 1.0
+    """μ̃, the ADMM penalty parameter of the size proposal."""
+    rho: float = 0.3
+    """Step of the multiplier update u += ρ(s − y); 1 in the paper, less damps oscillation."""
+    average: float = 0.0
+    """Decay of the running average of probabilities that proposals are made from; 0 takes the last epoch alone."""
+    honour_seeds: bool = True
+    """Whether proposals obey the annotated voxels exactly."""
+    schedule: Literal["constant", "ramp", "balance"] = "constant"
+    """μ over time: constant, a linear ramp, or residual balancing (Boyd et al. 2011, §3.4.1)."""
+    ramp_epochs: int = 20
+    """Epochs that the ramp takes to reach μ."""
+
+    def __post_init__(self) -> None:
+        _require(self.mu_crf > 0, f"--admm.mu-crf {self.mu_crf} must be positive")
+        _require(self.mu_size > 0, f"--admm.mu-size {self.mu_size} must be positive")
+        _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
+        _require(0 <= self.average < 1, f"--admm.average {self.average} must be in [0, 1)")
+        _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One training, complete: the same configuration, data and seed give the same network on a CPU."""
+
+    method: Method = "crf+size"
+    """What guides the network beside the annotated voxels: all voxels of the masks (full), nothing (partial), a
+    penalty on the summed probabilities (penalty), or discrete proposals of size, boundary, or both."""
+    label: str | None = None
+    """The structure to segment, by name or value; may be left out where the dataset has only one."""
+    epochs: int = 250
+    """Passes over all training slices."""
+    seed: int = 0
+    """Seed of everything random."""
+    size_eps: float | None = None
+    """Size bounds of ±eps (a fraction, 0.1 is 10 %) around the true size, for experiments with masks."""
+    size_ml: str | None = None
+    """Size bounds in millilitres for every case, LOW:HIGH; either side may be left empty."""
+    size_csv: Path | None = None
+    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml."""
+    penalty: float = 0.01
+    """μ of the size penalty (method penalty only), on violation relative to the upper bound."""
+    grid: GridConfig = field(default_factory=GridConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    crf: CrfConfig = field(default_factory=CrfConfig)
+    admm: AdmmConfig = field(default_factory=AdmmConfig)
+
+    def __post_init__(self) -> None:
+        _require(self.epochs >= 1, f"--epochs {self.epochs} must be at least 1")
+        bounds = [value for value in (self.size_eps, self.size_ml, self.size_csv) if value is not None]
+        _require(len(bounds) <= 1, "give one of --size-eps, --size-ml and --size-csv, not several")
+        _require(self.size_eps is None or self.size_eps >= 0, f"--size-eps {self.size_eps} must not be negative")
+        _require(self.penalty >= 0, f"--penalty {self.penalty} must not be negative")
+
+    @property
+    def uses_crf(self) -> bool:
+        """Whether training makes CRF proposals."""
+        return self.method in ("crf", "crf+size")
+
+    @property
+    def uses_size(self) -> bool:
+        """Whether training makes size proposals."""
+        return self.method in ("size", "crf+size")
+
+    @property
+    def needs_bounds(self) -> bool:
+        """Whether the method cannot run without size bounds."""
+        return self.uses_size or self.method == "penalty"
+
+    @property
+    def priors(self) -> list[PriorName]:
+        """The priors that training makes proposals for."""
+        used: dict[PriorName, bool] = {"crf": self.uses_crf, "size": self.uses_size}
+        return [name for name in used if used[name]]
+
+
+# The paper's networks, schedules and parameters, with σ in true units: the authors divided d² by their σ (see the
+# method notes), so their 1e-4, 1e-5, 1e-6 are √(σ/2) here. μ = 10 is the best of the paper's second table.
+_PAPER_ACDC = Config(
+    network=NetworkConfig(name="enet"),
+    optimiser=OptimiserConfig(batch=8, lr=5e-4, lr_factor=0.25, lr_every=50),
+    admm=AdmmConfig(mu_crf=10.0, mu_size=10.0, rho=1.0),
+)
+PRESETS: dict[str, Config] = {
+    "default": Config(
+        grid=GridConfig(clip_percent=(0.5, 99.5)),
+        network=NetworkConfig(name="unet", width=32),
+        augment=AugmentConfig(rotate_deg=15.0, crop_min=0.85, gamma=0.3, noise=0.05),
+        optimiser=OptimiserConfig(lr=1e-3, lr_factor=0.3, lr_every=40),
+        epochs=100,
+    ),
+    "paper-acdc-lv": dataclasses.replace(_PAPER_ACDC, label="LV", crf=CrfConfig(strength=100.0, sigma=0.0071)),
+    "paper-acdc-rv": dataclasses.replace(_PAPER_ACDC, label="RV", crf=CrfConfig(strength=100.0, sigma=0.0022)),
+    "paper-promise12": Config(
+        label="prostate",
+        network=NetworkConfig(name="unet", width=64),
+        optimiser=OptimiserConfig(batch=4, lr=1e-4, lr_factor=0.2, lr_every=50, weight_decay=1e-4),
+        augment=AugmentConfig(rotate_deg=45.0, crop_min=0.8, flip=True),
+        crf=CrfConfig(strength=1000.0, sigma=0.0007),
+        admm=AdmmConfig(mu_crf=10.0, mu_size=10.0, rho=1.0),
+    ),
+}
+
+
+def load_config(source: str) -> Config:
+    """Return a preset by name, or a TOML file's settings over the preset that its key ``preset`` names.
+
+    A file may hold any part of a configuration; what it leaves out comes from its preset, or from ``default``.
+    """
+    if source in PRESETS:
+        return PRESETS[source]
+    path = Path(source)
+    if not path.is_file():
+        raise UserError(f"--preset {source}: no such preset ({', '.join(PRESETS)}) nor file")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    preset = values.pop("preset", "default")
+    if preset not in PRESETS:
+        raise UserError(f"{path}: preset {preset!r} is unknown; known are {', '.join(PRESETS)}")
+    return from_dict(values, base=PRESETS[preset], where=str(path))
+
+
+T = TypeVar("T")
+
+
+def from_dict(values: dict[str, Any], *, base: T, where: str) -> T:
+    """Return ``base`` with nested ``values`` put over it; ``where`` is named in errors."""
+    hints = typing.get_type_hints(type(base))
+    changes: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in hints:
+            raise UserError(f"{where}: unknown setting {key!r}; known are {', '.join(hints)}")
+        current = getattr(base, key)
+        if is_dataclass(current) and not isinstance(current, type):
+            if not isinstance(value, dict):
+                raise UserError(f"{where}: {key} must be a table, not {value!r}")
+            changes[key] = from_dict(value, base=current, where=f"{where}: {key}")
+        else:
+            changes[key] = _convert(value, hints[key], f"{where}: {key}")
+    try:
+        return dataclasses.replace(base, **changes)  # type: ignore[type-var]
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """Bring a TOML value to the type of a field, or say what was expected."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _convert(value, arguments[0], where)
+    if origin is Literal and value in arguments:
+        return value
+    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(arguments):
+        return tuple(_convert(v, a, where) for v, a in zip(value, arguments, strict=True))
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint is Path and isinstance(value, str | Path):
+        return Path(value)
+    if hint in (int, bool, str) and type(value) is hint:
+        return value
+    expected = f"one of {arguments}" if origin is Literal else getattr(hint, "__name__", str(hint))
+    raise UserError(f"{where} = {value!r}: expected {expected}")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return a configuration as nested plain values (str, int, float, bool, list); what is None is left out."""
+    out: dict[str, Any] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if is_dataclass(value):
+            out[item.name] = to_dict(value)
+        elif isinstance(value, tuple):
+            out[item.name] = list(value)
+        elif value is not None:
+            out[item.name] = str(value) if isinstance(value, Path) else value
+    return out
+
+
+def to_toml(config: Config) -> str:
+    """Return a configuration as TOML that :func:`load_config` reads back to an equal one."""
+    values = to_dict(config)
+    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    for key, table in values.items():
+        if isinstance(table, dict) and table:
+            lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return repr(value)
