@@ -1,0 +1,1 @@
+"""Files to cases to prepared slices: volumes, dataset layouts, preparation, the phantom."""

@@ -1,0 +1,260 @@
+"""What a dataset holds and everything that is wrong with it, before hours of training depend on it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from discoseg.data.layouts import Case, Dataset, find_weak_maps
+from discoseg.data.volume import Volume, describe_bad_voxels, describe_mismatch, read_volume
+from discoseg.errors import UserError
+
+SHOWN_VALUES = 5  # of the label values that a map should not have
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one readable case holds."""
+
+    case: Case
+    shape: tuple[int, ...]  # (z, y, x)
+    spacing_mm: tuple[float, float, float]  # (z, y, x)
+    affine_edges_mm: tuple[float, float, float]  # (z, y, x), what the affine says the spacing is
+    orientation: str
+    dtype: str
+    intensity: tuple[float, float]  # lowest and highest finite value of all channels
+    voxel_ml: float
+    label_vox: dict[int, int]  # voxels of each label value; empty without a label map
+    seed_vox: tuple[int, int] | None = None  # foreground and background seeds; None without a weak map
+    seed_percent: tuple[float, float] | None = None  # of the structure's and the other voxels, where these are known
+
+
+@dataclass(frozen=True)
+class Check:
+    """The readable cases, the problems that stop training (one line each) and what is merely good to know."""
+
+    dataset: Dataset
+    label: str | None  # name of the structure that counts as foreground; None: all of them
+    rows: tuple[Row, ...]
+    problems: list[str]
+    warnings: list[str]
+
+
+def check_dataset(
+    dataset: Dataset,
+    *,
+    label: str | None = None,
+    weak: Path | None = None,
+    bounds_ml: Mapping[str, tuple[float, float]] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Check:
+    """Read every file of a dataset and note what it holds and what is wrong with it.
+
+    label: the structure to train, by name or value.
+    weak: a folder of weak label maps; without it, the dataset's own are weak where they carry `ignore`.
+    bounds_ml: lowest and highest size of the structure by case name, in millilitres.
+    progress: called with the number of finished and of all cases.
+    """
+    value = None if label is None else dataset.label_value(label)
+    maps = {} if weak is None else find_weak_maps(weak, dataset)
+    problems = [] if dataset.cases else [f"{dataset.root}: no case found"]
+    names = Counter(case.name for case in dataset.cases)
+    problems += [f"{dataset.root}: {n} cases have the name {name}" for name, n in names.items() if n > 1]
+    rows = []
+    for done, case in enumerate(dataset.cases, start=1):
+        inspection = _Inspection(dataset, case, value, maps.get(case.name))
+        row = inspection.row()
+        problems += inspection.problems
+        if row is not None:
+            rows.append(row)
+            problems += _bounds_problems(row, (bounds_ml or {}).get(case.name))
+        progress(done, len(dataset.cases))
+    missing, warnings = _missing_maps(dataset, weak, maps)
+    problems += missing
+    name = next((name for name, number in dataset.labels.items() if number == value), None)
+    problems += _no_foreground(dataset, rows, weak, name)
+    warnings += _bounds_warnings(rows, bounds_ml or {}, value)
+    return Check(dataset, name, tuple(rows), problems, warnings + _spacing_warnings(rows))
+
+
+class _Inspection:
+    """Reads one case's files and collects their problems."""
+
+    def __init__(self, dataset: Dataset, case: Case, value: int | None, weak: Path | None) -> None:
+        self.dataset, self.case, self.value, self.weak = dataset, case, value, weak
+        self.problems: list[str] = []
+
+    def row(self) -> Row | None:
+        image = self._read(self.case.images[0])
+        if image is None:
+            return None
+        intensities = []
+        for path in self.case.images:
+            channel = image if path == self.case.images[0] else self._read(path, like=image)
+            if channel is None:
+                continue
+            if bad := describe_bad_voxels(channel):
+                self.problems.append(f"{path}: {bad}")
+            finite = channel.array[np.isfinite(channel.array)]
+            intensities += [float(finite.min()), float(finite.max())] if finite.size else []
+        label_vox = self._count_labels(self.case.label, image)
+        weak_vox = self._count_labels(self.weak, image) if self.weak else label_vox
+        seeds, percent = self._seeds(label_vox, weak_vox)
+        z, y, x = np.linalg.norm(image.affine[:3, :3], axis=0).tolist()[::-1]
+        return Row(
+            case=self.case,
+            shape=image.shape,
+            spacing_mm=image.spacing_mm,
+            affine_edges_mm=(z, y, x),
+            orientation=image.orientation,
+            dtype=str(image.array.dtype),
+            intensity=(min(intensities, default=np.nan), max(intensities, default=np.nan)),
+            voxel_ml=image.voxel_ml,
+            label_vox=label_vox,
+            seed_vox=seeds,
+            seed_percent=percent,
+        )
+
+    def _read(self, path: Path, *, like: Volume | None = None) -> Volume | None:
+        """Read a file, or note why not; with `like`, also note where it does not lie on that volume."""
+        try:
+            volume = read_volume(path)
+        except UserError as error:
+            self.problems.append(str(error))
+            return None
+        mismatch = None if like is None else describe_mismatch(like, volume)
+        if mismatch:
+            self.problems.append(f"{path} does not lie on its image {self.case.images[0].name}: {mismatch}")
+        return None if mismatch else volume
+
+    def _count_labels(self, path: Path | None, image: Volume) -> dict[int, int]:
+        volume = None if path is None else self._read(path, like=image)
+        if volume is None:
+            return {}
+        known = {*self.dataset.labels.values(), self.dataset.ignore}
+        values, counts = np.unique(volume.array, return_counts=True)
+        unknown = [value for value in values.tolist() if value not in known]
+        if unknown:
+            shown = ", ".join(f"{value:g}" for value in unknown[:SHOWN_VALUES])
+            more = f" and {len(unknown) - SHOWN_VALUES} more" if len(unknown) > SHOWN_VALUES else ""
+            meanings = [f"{number} {name}" for name, number in self.dataset.labels.items()]
+            meanings.append(f"{self.dataset.ignore} not annotated")
+            self.problems.append(f"{path}: unknown label value {shown}{more} (known: {', '.join(meanings)})")
+        return {int(v): int(n) for v, n in zip(values, counts, strict=True) if v in known}
+
+    def _seeds(
+        self, label_vox: dict[int, int], weak_vox: dict[int, int]
+    ) -> tuple[tuple[int, int] | None, tuple[float, float] | None]:
+        """Return the numbers of foreground and background seeds, and their per cent of what they could be."""
+        ignore = self.dataset.ignore
+        if not weak_vox or (self.weak is None and ignore not in weak_vox):
+            return None, None
+        seeds = self._sides(weak_vox)
+        if not label_vox or ignore in label_vox:
+            return seeds, None
+        fg, bg = (100.0 * n / max(all_, 1) for n, all_ in zip(seeds, self._sides(label_vox), strict=True))
+        return seeds, (fg, bg)
+
+    def _sides(self, vox: dict[int, int]) -> tuple[int, int]:
+        """Split annotated voxels into the structure's and all others."""
+        annotated = {value: n for value, n in vox.items() if value != self.dataset.ignore}
+        fg = sum(n for value, n in annotated.items() if (value == self.value if self.value else value != 0))
+        return fg, sum(annotated.values()) - fg
+
+
+def _bounds_problems(row: Row, bounds_ml: tuple[float, float] | None) -> list[str]:
+    """Say which sizes no proposal can have, given the seeds."""
+    if bounds_ml is None:
+        return []
+    low, high = bounds_ml
+    fg, bg = (n * row.voxel_ml for n in row.seed_vox or (0, 0))
+    free = float(np.prod(row.shape)) * row.voxel_ml - bg
+    name = row.case.name
+    problems = []
+    if low > high:
+        problems.append(f"{name}: the size bounds {low:g} to {high:g} ml exclude each other")
+    if fg > high:
+        problems.append(f"{name}: {fg:.4g} ml of foreground seeds exceed the upper size bound of {high:g} ml")
+    if low > free:
+        problems.append(f"{name}: the lower size bound of {low:g} ml exceeds the {free:.4g} ml that are not background")
+    return problems
+
+
+def _bounds_warnings(rows: list[Row], bounds_ml: Mapping[str, tuple[float, float]], value: int | None) -> list[str]:
+    """Say which bounds contradict the masks, and which cases have none."""
+    if not bounds_ml:
+        return []
+    warnings = []
+    for row in rows:
+        if value in row.label_vox and row.case.name in bounds_ml:
+            low, high = bounds_ml[row.case.name]
+            ml = row.label_vox[value] * row.voxel_ml
+            if not low <= ml <= high:
+                warnings.append(
+                    f"{row.case.name}: its mask has {ml:.4g} ml, outside its size bounds {low:g} to {high:g} ml"
+                )
+    unbounded = [row.case.name for row in rows if row.case.name not in bounds_ml]
+    if unbounded:
+        warnings.append(f"{len(unbounded)} of {len(rows)} cases have no size bounds, such as {unbounded[0]}")
+    return warnings
+
+
+def _missing_maps(dataset: Dataset, weak: Path | None, maps: dict[str, Path]) -> tuple[list[str], list[str]]:
+    """Return problems and warnings about training cases without a label map or weak label map."""
+    training = [case for case in dataset.cases if not case.test]
+    unlabelled = [case.name for case in training if case.label is None]
+    if weak is not None:
+        bare = [case.name for case in training if case.name not in maps]
+        warnings = []
+        if bare:
+            warnings.append(
+                f"{weak}: no weak label map of {len(bare)} cases, such as {bare[0]}: they can validate but not train"
+            )
+        if unlabelled:
+            warnings.append(
+                f"{len(unlabelled)} of {len(training)} training cases have no label map: they cannot be scored"
+            )
+        return [], warnings
+    if training and len(unlabelled) == len(training):
+        return [], ["no training case has a label map: training needs a folder of weak label maps"]
+    return [f"{dataset.root}: no label map of {name}" for name in unlabelled], []
+
+
+def _no_foreground(dataset: Dataset, rows: list[Row], weak: Path | None, label: str | None) -> list[str]:
+    """Say so when training would have nothing to learn the structure from."""
+    training = [row for row in rows if not row.case.test]
+    place, structure = weak or dataset.root, label or "any structure"
+    if any(row.seed_vox for row in training):
+        seeded = any(row.seed_vox and row.seed_vox[0] for row in training)
+        return [] if seeded else [f"{place}: no foreground seed of {structure} in any training case"]
+    wanted = [value for name, value in dataset.labels.items() if value and name == (label or name)]
+    labelled = [row for row in training if row.label_vox]
+    if labelled and not any(value in row.label_vox for row in labelled for value in wanted):
+        return [f"{place}: no voxel of {structure} in any training case's label map"]
+    return []
+
+
+def _spacing_warnings(rows: list[Row]) -> list[str]:
+    warnings = []
+    apart = [row for row in rows if not np.allclose(row.affine_edges_mm, row.spacing_mm, rtol=1e-3)]
+    if apart:
+        first = apart[0]
+        warnings.append(
+            f"{len(apart)} of {len(rows)} cases: header spacing and affine disagree "
+            f"({first.case.name}: {format_mm(first.spacing_mm)} and {format_mm(first.affine_edges_mm)} mm); "
+            "the header's spacing counts"
+        )
+    if rows and all(row.spacing_mm == (1.0, 1.0, 1.0) for row in rows):
+        warnings.append("every spacing is 1×1×1 mm, probably lost: no millimetre figure from it means anything")
+    return warnings
+
+
+def format_mm(spacing_mm: tuple[float, float, float]) -> str:
+    """Write a (z, y, x) spacing in the order of the file, x first.
+
+    >>> format_mm((10.0, 1.5625, 1.5625))
+    '1.5625×1.5625×10'
+    """
+    return "×".join(f"{mm:.5g}" for mm in reversed(spacing_mm))

@@ -1,0 +1,138 @@
+"""A check's findings for the terminal: what is there at a glance, then every problem on a line of its own."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from discoseg.data.check import Check, Row, format_mm
+from discoseg.data.volume import format_shape
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def print_check(check: Check, *, per_case: bool = False, console: "Console | None" = None) -> None:
+    """Print a summary of the dataset, its labels and seeds (`per_case`: of all cases), then the problems."""
+    from rich.console import Console
+
+    console = console or Console()
+    console.print(_headline(check), highlight=False, markup=False, style="bold", soft_wrap=True)
+    if check.rows:
+        console.print(_overview(check))
+        if any(row.label_vox for row in check.rows):
+            console.print(_label_table(check))
+        if per_case:
+            console.print(_case_table(check))
+    for style, title, lines in (("yellow", "note", check.warnings), ("red", "problem", check.problems)):
+        for line in lines:
+            console.print(f"{title}: {line}", style=style, highlight=False, markup=False, soft_wrap=True)
+    count = len(check.problems)
+    verdict = f"{count} problem{'s' * (count > 1)} found" if count else "no problem found"
+    console.print(verdict, style="red" if count else "green", highlight=False)
+
+
+def _headline(check: Check) -> str:
+    dataset = check.dataset
+    parts = [f"{dataset.root}: {dataset.layout}, {len(dataset.cases)} cases"]
+    patients = {case.patient for case in dataset.cases}
+    if len(patients) < len(dataset.cases):
+        parts.append(f"{len(patients)} patients")
+    parts += [f"{n} {group}" for group, n in Counter(c.group for c in dataset.cases).items() if group]
+    held_out = sum(case.test for case in dataset.cases)
+    return ", ".join([*parts, f"{held_out} held out for testing"] if held_out else parts)
+
+
+def _overview(check: Check) -> "Table":
+    from rich.table import Table
+
+    rows = check.rows
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    channels = max(len(row.case.images) for row in rows)
+    table.add_row("shape x×y×z", _by_axis([row.shape for row in rows]))
+    table.add_row("spacing mm x×y×z", _by_axis([row.spacing_mm for row in rows]))
+    table.add_row("orientation", _tally(row.orientation for row in rows))
+    table.add_row("voxel type", _tally(row.dtype for row in rows))
+    if channels > 1:
+        table.add_row("channels", str(channels))
+    lows, highs = zip(*(row.intensity for row in rows), strict=True)
+    table.add_row("intensity by case", f"lowest {_span(lows)}, highest {_span(highs)}")
+    seeded = [row for row in rows if row.seed_vox]
+    for side, title in enumerate((f"seeds of {check.label or 'any structure'}", "background seeds")):
+        if seeded:
+            table.add_row(title, _seed_summary(seeded, side))
+    return table
+
+
+def _seed_summary(seeded: Sequence[Row], side: int) -> str:
+    counts = [row.seed_vox[side] for row in seeded if row.seed_vox]
+    text = f"{_span(counts)} voxels a case"
+    percent = [row.seed_percent[side] for row in seeded if row.seed_percent]
+    if percent:
+        text += f", on average {fmean(percent):.1f} % of the {('structure', 'background')[side]}"
+    without = counts.count(0)
+    return text + (f"; none in {without} of {len(seeded)} cases" if without else "")
+
+
+def _label_table(check: Check) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("label")
+    for title in ("value", "cases", "voxels: median", "range", "ml: median", "range"):
+        table.add_column(title, justify="right", no_wrap=True)
+    labelled = [row for row in check.rows if row.label_vox]
+    names = {value: name for name, value in check.dataset.labels.items() if value}
+    for value, name in {**names, check.dataset.ignore: "not annotated"}.items():
+        having = [row for row in labelled if value in row.label_vox]
+        if value == check.dataset.ignore and not having:
+            continue
+        voxels = [row.label_vox[value] for row in having]
+        ml = [row.label_vox[value] * row.voxel_ml for row in having]
+        table.add_row(name, str(value), f"{len(having)}/{len(labelled)}", *_spread(voxels), *_spread(ml))
+    return table
+
+
+def _case_table(check: Check) -> "Table":
+    from rich.table import Table
+
+    structures = {name: value for name, value in check.dataset.labels.items() if value}
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    for title in ("case", "shape", "mm", "type"):
+        table.add_column(title, no_wrap=True)
+    for title in ("intensity", *(f"{name} ml" for name in structures), "fg seeds", "bg seeds"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in check.rows:
+        name = f"{row.case.name} {row.case.group}{' test' * row.case.test}".strip()
+        ml = [f"{row.label_vox.get(v, 0) * row.voxel_ml:.4g}" if row.label_vox else "" for v in structures.values()]
+        seeds = [str(n) for n in row.seed_vox] if row.seed_vox else ["", ""]
+        span = f"{row.intensity[0]:g}–{row.intensity[1]:g}"
+        table.add_row(name, format_shape(row.shape), format_mm(row.spacing_mm), row.dtype, span, *ml, *seeds)
+    return table
+
+
+def _by_axis(triples: Sequence[Sequence[float]]) -> str:
+    """Write the range along each axis of (z, y, x) triples, x first."""
+    return " × ".join(_span(values) for values in reversed(list(zip(*triples, strict=True))))
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return _number(low) if low == high else f"{_number(low)}–{_number(high)}"
+
+
+def _spread(values: Sequence[float]) -> tuple[str, str]:
+    return (_number(median(values)), _span(values)) if values else ("–", "–")
+
+
+def _number(value: float) -> str:
+    """Write a number with four digits, or all of them before the decimal point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _tally(words: Iterable[str]) -> str:
+    counts = Counter(words).most_common()
+    return counts[0][0] if len(counts) == 1 else ", ".join(f"{word} ({n})" for word, n in counts)

@@ -1,0 +1,143 @@
+"""A folder of files to cases: ACDC, PROMISE12, nnU-Net and plain folders are recognised by themselves."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from discoseg.data.files import IMAGE_SUFFIXES, list_images, strip_suffix
+from discoseg.errors import UserError
+
+WEAK_ENDINGS = ("", "_scribble", "_seeds", "_weak")
+LOOKED_FOR = (
+    "ACDC (patient001/Info.cfg, also inside training/), PROMISE12 (Case00.mhd), "
+    f"nnU-Net (dataset.json, imagesTr/) or images ({' '.join(IMAGE_SUFFIXES)}), also inside images/"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One volume of a dataset: its files, and what a split and an atlas must know about it."""
+
+    name: str  # unique in its dataset
+    images: tuple[Path, ...]  # one file per channel
+    label: Path | None = None  # reference label map, or a weak one that carries the dataset's `ignore`
+    patient: str = ""  # what a split keeps together
+    group: str = ""  # what an atlas keeps apart: "ED", "ES" or ""
+    test: bool = False  # held out by the layout itself
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The cases of a folder and the meaning of their labels; files that ought to be there may be missing."""
+
+    root: Path
+    layout: str  # "acdc", "promise12", "nnunet" or "folder"
+    cases: tuple[Case, ...]
+    labels: dict[str, int]  # with "background": 0
+    ignore: int  # the label value that means "not annotated"
+
+    def label_value(self, label: str) -> int:
+        """Return the value of a foreground label given by its name or value: "LV" or "3" is 3 in ACDC."""
+        for name, value in self.labels.items():
+            if value != 0 and label.casefold() in (name.casefold(), str(value)):
+                return value
+        known = ", ".join(f"{name} ({value})" for name, value in self.labels.items() if value != 0)
+        raise UserError(f"label {label!r} is not in {self.root}: use one of {known}")
+
+
+def find_dataset(root: Path) -> Dataset:
+    """Recognise the layout of a folder and list its cases in the order of their names; reads no voxels."""
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder" if root.exists() else f"{root} does not exist")
+    dataset = _find_nnunet(root) or _find_acdc(root) or _find_promise12(root) or _find_folder(root)
+    if dataset is None:
+        raise UserError(f"{root} holds no dataset: looked for {LOOKED_FOR}")
+    return dataset
+
+
+def find_weak_maps(folder: Path, dataset: Dataset) -> dict[str, Path]:
+    """Find weak label maps in a folder and below: a case's name, also with _scribble, _seeds or _weak behind.
+
+    Cases without one are not in the result; a folder without any is an error.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder" if folder.exists() else f"{folder} does not exist")
+    wanted = {case.name + ending: case.name for case in dataset.cases for ending in WEAK_ENDINGS}
+    maps: dict[str, Path] = {}
+    for path in list_images(folder, recursive=True):
+        name = wanted.get(strip_suffix(path))
+        if name in maps:
+            raise UserError(f"{path} and {maps[name]} are both weak maps of {name}: keep one of them")
+        if name is not None:
+            maps[name] = path
+    if not maps:
+        example = dataset.cases[0].name
+        raise UserError(f"{folder} has no weak map of any case: looked for {example}, {example}_scribble, ...")
+    return maps
+
+
+def patient_of(name: str) -> str:
+    """Return a case's name without a frame number at its end: frames of one patient must stay together.
+
+    >>> patient_of("patient001_frame12"), patient_of("Case00")
+    ('patient001', 'Case00')
+    """
+    return re.sub(r"_frame\d+$", "", name)
+
+
+def _find_nnunet(root: Path) -> Dataset | None:
+    if not (root / "dataset.json").is_file():
+        return None
+    from discoseg.data.nnunet import find_nnunet
+
+    return find_nnunet(root)
+
+
+def _find_acdc(root: Path) -> Dataset | None:
+    def patients(folder: Path) -> list[Path]:
+        return sorted(p for p in folder.glob("patient*") if re.fullmatch(r"patient\d+", p.name) and p.is_dir())
+
+    training = patients(root) or patients(root / "training")
+    if not training:
+        return None
+    cases = [case for folder in training for case in _acdc_patient(folder, test=False)]
+    cases += [case for folder in patients(root / "testing") for case in _acdc_patient(folder, test=True)]
+    return Dataset(root, "acdc", tuple(cases), {"background": 0, "RV": 1, "MYO": 2, "LV": 3}, ignore=4)
+
+
+def _acdc_patient(folder: Path, *, test: bool) -> Iterable[Case]:
+    info = folder / "Info.cfg"
+    if not info.is_file():
+        raise UserError(f"{info} does not exist: it must name the patient's ED and ES frames")
+    frames = dict(re.findall(r"^\s*(ED|ES)\s*:\s*(\d+)\s*$", info.read_text(errors="replace"), re.MULTILINE))
+    for group in ("ED", "ES"):
+        if group not in frames:
+            raise UserError(f"{info} has no line '{group}: NUMBER' that names the {group} frame")
+        name = f"{folder.name}_frame{int(frames[group]):02d}"
+        image = _existing(folder, name) or folder / f"{name}.nii.gz"
+        yield Case(name, (image,), _existing(folder, f"{name}_gt"), folder.name, group, test)
+
+
+def _find_promise12(root: Path) -> Dataset | None:
+    images = [path for path in list_images(root) if re.fullmatch(r"Case\d+\.mh[ad]", path.name)]
+    cases = []
+    for image in images:
+        name = strip_suffix(image)
+        cases.append(Case(name, (image,), _existing(root, f"{name}_segmentation"), patient=name))
+    return Dataset(root, "promise12", tuple(cases), {"background": 0, "prostate": 1}, ignore=2) if cases else None
+
+
+def _find_folder(root: Path) -> Dataset | None:
+    folder = root / "images" if (root / "images").is_dir() else root
+    cases = []
+    for image in list_images(folder):
+        name = strip_suffix(image)
+        label = _existing(root / "labels", name) if folder != root else None
+        cases.append(Case(name, (image,), label, patient_of(name)))
+    return Dataset(root, "folder", tuple(cases), {"background": 0, "foreground": 1}, ignore=2) if cases else None
+
+
+def _existing(folder: Path, name: str) -> Path | None:
+    """Return the image file of that name, whatever its suffix."""
+    return next((path for suffix in IMAGE_SUFFIXES if (path := folder / f"{name}{suffix}").is_file()), None)

@@ -1,0 +1,110 @@
+"""NIfTI files through nibabel. World coordinates are RAS+ mm here as there; only the axes are reversed."""
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discoseg.data.files import write_atomically
+from discoseg.data.volume import Header, Volume, format_shape, same_geometry
+from discoseg.errors import UserError
+
+SCANNER, ALIGNED = 1, 2  # NIfTI's codes for the space an affine leads to
+NIFTI_2 = (b"\x1c\x02\0\0", b"\0\0\x02\x1c")  # its header's length, 540, in either byte order
+DAMAGE = (OSError, EOFError, zlib.error, ValueError, OverflowError, MemoryError)  # what a bad file can end in
+
+Spacing = tuple[float, float, float]
+
+
+def read_nifti(path: Path) -> Volume:
+    """Read a `.nii` or `.nii.gz` file; integers stay integers unless the header scales them (scl_slope)."""
+    import nibabel
+    from nibabel.spatialimages import HeaderDataError
+    from nibabel.wrapstruct import WrapStructError
+
+    try:
+        content = path.read_bytes()
+        if path.suffix.lower() == ".gz":
+            content = gzip.decompress(content)  # to the end, where the checksum is
+        kind = nibabel.Nifti2Image if content[:4] in NIFTI_2 else nibabel.Nifti1Image
+        image: Any = kind.from_bytes(content)
+        array = np.asanyarray(image.dataobj)  # (x, y, z, ...)
+    except (*DAMAGE, HeaderDataError, WrapStructError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path} cannot be read, it may be truncated or damaged: {reason}") from error
+    if array.ndim < 2 or array.size == 0 or any(n != 1 for n in array.shape[3:]):
+        shape = format_shape(array.shape[::-1])
+        raise UserError(f"{path} has the shape {shape}: one 2D or 3D image is needed")
+    if array.dtype.kind not in "uif":
+        raise UserError(f"{path} holds {array.dtype} voxels: integers or real numbers are needed")
+    array = array.reshape((*array.shape[:3], 1)[:3])
+    header = image.header.copy()
+    header.set_data_shape(array.shape)
+    affine = np.array(image.affine, dtype=np.float64)
+    stored = type(header)(content[: header.sizeof_hdr], check=False)["pixdim"][1 : 1 + len(image.shape[:3])]
+    spacing_mm = _spacing_mm(stored, header, affine)
+    array = np.ascontiguousarray(array.T, dtype=array.dtype.newbyteorder("="))
+    return Volume(array, affine, spacing_mm, Header(affine, spacing_mm, array.shape, nifti=header))
+
+
+def read_affine(path: Path) -> NDArray[np.float64]:
+    """Return the (4, 4) affine of a file, voxel (x, y, z) to world RAS+ mm; of the rest only the header is read."""
+    import nibabel
+    from nibabel.filebasedimages import ImageFileError
+    from nibabel.spatialimages import HeaderDataError
+
+    try:
+        image: Any = nibabel.load(path)
+    except (*DAMAGE, ImageFileError, HeaderDataError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else "it may be truncated or damaged"
+        raise UserError(f"{path} cannot be read: {reason}") from error
+    return np.array(image.affine, dtype=np.float64)
+
+
+def write_nifti(path: Path, volume: Volume) -> None:
+    """Write a volume; when it still has its file's geometry, the header is the file's, field by field."""
+    import nibabel
+
+    known = volume.header
+    header = known.nifti.copy() if known is not None and known.nifti is not None else nibabel.Nifti1Header()
+    header.set_data_dtype(volume.array.dtype)
+    header.set_data_shape(volume.shape[::-1])
+    header["cal_min"] = header["cal_max"] = 0  # the display window of the file's voxels, not of these
+    if known is None or known.nifti is None or not same_geometry(volume, known):
+        _set_geometry(header, volume.affine, volume.spacing_mm)
+    kind = nibabel.Nifti2Image if isinstance(header, nibabel.Nifti2Header) else nibabel.Nifti1Image
+    with write_atomically(path) as temporary:
+        # Without an affine beside it, nibabel leaves the header's geometry alone.
+        nibabel.save(kind(volume.array.T, None, header, dtype=volume.array.dtype), temporary)
+
+
+def _spacing_mm(stored: NDArray[np.floating], header: Any, affine: NDArray[np.float64]) -> Spacing:
+    """Return (z, y, x) from pixdim, which is right where the affine is a mere diag(-1, -1, 1), as in ACDC.
+
+    Where a `stored` pixdim cannot be, the affine's voxel edges count, in `header` too: nibabel puts 1 there.
+    """
+    zooms = np.array(header["pixdim"][1:4], dtype=np.float64)
+    edges = np.linalg.norm(affine[:3, :3], axis=0)
+    if not ((stored > 0) & np.isfinite(stored)).all():
+        header["pixdim"][1:4] = zooms = edges
+    elif (zooms == 1).all():
+        zooms = edges
+    x, y, z = zooms.tolist()
+    return (z, y, x)
+
+
+def _set_geometry(header: Any, affine: NDArray[np.float64], spacing_mm: Spacing) -> None:
+    """Put an affine and a spacing into a header, as quaternion too where that can express both."""
+    edges = np.linalg.norm(affine[:3, :3], axis=0)
+    cosines = affine[:3, :3] / edges
+    rigid = np.allclose(cosines.T @ cosines, np.eye(3), atol=1e-5)
+    if rigid and np.allclose(edges, spacing_mm[::-1], rtol=1e-5):
+        header.set_qform(affine, SCANNER)
+        header.set_sform(affine, SCANNER)
+    else:
+        header["qform_code"] = 0
+        header.set_sform(affine, ALIGNED)
+    header["pixdim"][1:4] = spacing_mm[::-1]

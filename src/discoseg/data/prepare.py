@@ -1,0 +1,230 @@
+"""Cases to slices on the network's grid, and the exact way back.
+
+Volumes are brought to one orientation (flips and axis swaps only), resized in plane, and scaled to [0, 1] each. The
+results are cached on disk, keyed by the files' contents and the settings, so that the second start is immediate; the
+cached arrays are memory-mapped, so a case costs memory only while it is used.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discoseg.data.layouts import Case
+from discoseg.data.volume import Volume, describe_bad_voxels, describe_mismatch, read_orientation, read_volume
+from discoseg.errors import UserError
+
+_T = TypeVar("_T", bound=np.generic)
+_VERSION = 1  # of what is cached; raise it when preparation changes
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The network's view of a volume: in-plane shape in pixels, intensity percentiles, axis codes of (x, y, z)."""
+
+    shape: tuple[int, int] = (256, 256)
+    clip_percent: tuple[float, float] = (0.0, 100.0)
+    orientation: str = "LPS"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One case on the grid.
+
+    ``image`` is (z, channel, y, x) float32 in [0, 1]; ``label`` (z, y, x) uint8 holds the dataset's label values, or
+    is None; ``spacing_mm`` is (z, y, x) on the grid.
+    """
+
+    case: Case
+    image: NDArray[np.float32] = field(repr=False)
+    label: NDArray[np.uint8] | None = field(repr=False)
+    spacing_mm: tuple[float, float, float]
+
+    @property
+    def voxel_ml(self) -> float:
+        """Volume of one voxel of the grid, in millilitres."""
+        return float(np.prod(self.spacing_mm)) / 1000
+
+
+def resize_linear(stack: NDArray[np.floating], shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Resize the last two axes linearly; where they shrink, each new pixel averages what it covers.
+
+    The image's outer edges are kept, so pixel i of n lies at (i + ½)/n of the side in both sizes.
+    """
+    rows = _weights(stack.shape[-2], shape[0])
+    columns = _weights(stack.shape[-1], shape[1])
+    return np.asarray(rows @ stack.astype(np.float32, copy=False) @ columns.T, dtype=np.float32)
+
+
+def _weights(size: int, new: int) -> NDArray[np.float32]:
+    """(new, size) matrix of a triangle filter as wide as the coarser of the two pixel grids; rows sum to one."""
+    scale = size / new
+    centres = (np.arange(new) + 0.5) * scale - 0.5
+    distance = np.abs(np.clip(centres, 0, size - 1)[:, None] - np.arange(size)[None]) / max(scale, 1.0)
+    weights = np.maximum(0.0, 1.0 - distance)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float32)
+
+
+def resize_labels(stack: NDArray[np.generic], shape: tuple[int, int]) -> NDArray[np.generic]:
+    """Resize the last two axes of a label map by taking the label at each new pixel's centre."""
+    rows = ((np.arange(shape[0]) + 0.5) * stack.shape[-2] / shape[0]).astype(np.intp)
+    columns = ((np.arange(shape[1]) + 0.5) * stack.shape[-1] / shape[1]).astype(np.intp)
+    return np.ascontiguousarray(stack[..., rows[:, None], columns[None, :]])
+
+
+def image_to_grid(volumes: Sequence[Volume], grid: Grid, *, name: str) -> NDArray[np.float32]:
+    """Return the channels of one case as (z, channel, y, x) in [0, 1]; ``name`` is named in errors."""
+    channels = []
+    for volume in volumes:
+        if bad := describe_bad_voxels(volume):
+            raise UserError(f"{name}: {bad}; repair or remove it")
+        array = volume.reoriented(grid.orientation).array.astype(np.float32)
+        low, high = np.percentile(array, grid.clip_percent)
+        if high <= low:  # a few bright voxels on a constant ground: keep them
+            low, high = array.min(), array.max()
+        scaled = np.clip((array - low) / (high - low), 0.0, 1.0)
+        channels.append(np.clip(resize_linear(scaled, grid.shape), 0.0, 1.0))
+    if len({channel.shape for channel in channels}) > 1:
+        raise UserError(f"{name}: its channels have different numbers of slices")
+    return np.stack(channels, axis=1)
+
+
+def grid_spacing_mm(volume: Volume, grid: Grid) -> tuple[float, float, float]:
+    """Return the (z, y, x) spacing that a volume has once it lies on the grid, in mm."""
+    oriented = volume.reoriented(grid.orientation)
+    z, y, x = oriented.spacing_mm
+    rows, columns = oriented.shape[1:]
+    return z, y * rows / grid.shape[0], x * columns / grid.shape[1]
+
+
+def labels_to_grid(volume: Volume, grid: Grid) -> NDArray[np.uint8]:
+    """Return a label map as (z, y, x) uint8 on the grid."""
+    return resize_labels(volume.reoriented(grid.orientation).array, grid.shape).astype(np.uint8)
+
+
+def probabilities_from_grid(probability: NDArray[np.floating], volume: Volume, grid: Grid) -> Volume:
+    """Return (z, y, x) probabilities on the grid as a volume with exactly the geometry of ``volume``."""
+    oriented = volume.reoriented(grid.orientation)
+    _, rows, columns = oriented.shape
+    return oriented.like(resize_linear(probability, (rows, columns))).reoriented(volume.orientation)
+
+
+def labels_from_grid(labels: NDArray[np.generic], volume: Volume, grid: Grid) -> Volume:
+    """Return (z, y, x) labels on the grid as a volume with exactly the geometry of ``volume``."""
+    oriented = volume.reoriented(grid.orientation)
+    _, rows, columns = oriented.shape
+    return oriented.like(resize_labels(labels, (rows, columns))).reoriented(volume.orientation)
+
+
+def common_orientation(cases: Sequence[Case]) -> str:
+    """Return the axis codes that most of the cases' images have."""
+    codes = Counter(read_orientation(case.images[0]) for case in cases)
+    return codes.most_common(1)[0][0]
+
+
+def default_cache() -> Path:
+    """Return the cache folder: ``$DISCOSEG_CACHE``, else ``discoseg`` in the user's cache folder."""
+    if "DISCOSEG_CACHE" in os.environ:
+        return Path(os.environ["DISCOSEG_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "discoseg"
+
+
+def prepare_cases(
+    cases: Sequence[Case],
+    grid: Grid,
+    *,
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Prepared]:
+    """Bring cases onto the grid, several at once, through the cache (:func:`default_cache` when None)."""
+    folder = cache or default_cache()
+    prepared: list[Prepared] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for item in pool.map(lambda case: prepare_case(case, grid, folder), cases):
+            prepared.append(item)
+            progress(len(prepared), len(cases))
+    return prepared
+
+
+def prepare_case(case: Case, grid: Grid, cache: Path) -> Prepared:
+    """Bring one case onto the grid, from the cache if it is there."""
+    image, meta = _cached(cache, "image", case.images, grid, lambda: _prepare_image(case, grid))
+    label = None if case.label is None else prepare_label_map(case.label, case, grid, cache)
+    z, y, x = meta["spacing_mm"]
+    return Prepared(case, image, label, (z, y, x))
+
+
+def prepare_label_map(path: Path, case: Case, grid: Grid, cache: Path) -> NDArray[np.uint8]:
+    """Bring a case's label map (reference or weak) onto the grid, from the cache if it is there: (z, y, x) uint8."""
+
+    def build() -> tuple[NDArray[np.uint8], dict[str, list[float]]]:
+        volume = read_volume(path)
+        _require_same_geometry(path, volume, case.images[0])
+        values = np.unique(volume.array)
+        if not np.isin(values, np.arange(256)).all():
+            raise UserError(f"{path}: label values must be whole numbers from 0 to 255, found {values[:8].tolist()}")
+        return labels_to_grid(volume, grid), {}
+
+    # The image's content is part of the key: the check of the geometry above depends on it.
+    return _cached(cache, "label", (path, case.images[0]), grid, build)[0]
+
+
+def _prepare_image(case: Case, grid: Grid) -> tuple[NDArray[np.float32], dict[str, list[float]]]:
+    volumes = [read_volume(path) for path in case.images]
+    image = image_to_grid(volumes, grid, name=str(case.images[0]))
+    return image, {"spacing_mm": list(grid_spacing_mm(volumes[0], grid))}
+
+
+def _require_same_geometry(path: Path, label: Volume, image_path: Path) -> None:
+    if mismatch := describe_mismatch(read_volume(image_path), label):
+        raise UserError(f"{path} does not lie on its image {image_path.name}: {mismatch}")
+
+
+def _cached(
+    cache: Path,
+    kind: str,
+    files: Sequence[Path],
+    grid: Grid,
+    build: Callable[[], tuple[NDArray[_T], dict[str, list[float]]]],
+) -> tuple[NDArray[_T], dict[str, list[float]]]:
+    """Return ``build()``'s array, memory-mapped, and its metadata, building only what the cache does not hold."""
+    settings = json.dumps([_VERSION, kind, grid.shape, grid.clip_percent, grid.orientation])
+    digest = hashlib.sha256(settings.encode())
+    for path in files:
+        digest.update(_content_hash(path))
+    entry = cache / digest.hexdigest()[:32]
+    if not entry.is_dir():
+        array, meta = build()
+        cache.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=cache, prefix=".partial-"))
+        try:
+            np.save(temporary / "array.npy", array)
+            (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+            temporary.rename(entry)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if not entry.is_dir():  # otherwise another process was first, with the same content
+                raise
+    return np.load(entry / "array.npy", mmap_mode="r"), json.loads((entry / "meta.json").read_text("utf-8"))
+
+
+def _content_hash(path: Path) -> bytes:
+    """Hash a file, and for a detached MetaImage header all files beside it with the same stem."""
+    try:
+        companions = sorted(path.parent.glob(f"{path.stem}.*raw")) if path.suffix == ".mhd" else []
+        digest = hashlib.sha256()
+        for file in (path, *companions):
+            digest.update(file.read_bytes())
+        return digest.digest()
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error

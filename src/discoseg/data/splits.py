@@ -1,0 +1,80 @@
+"""Training and validation cases, never two cases of one patient on different sides."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discoseg.data.layouts import Case, Dataset
+from discoseg.errors import UserError
+
+VALIDATION_KEYS = ("val", "validation", "validation_patients", "validation_cases")
+
+
+def split_cases(
+    dataset: Dataset, *, split: Path | None = None, fraction: float = 0.2, seed: int = 0
+) -> tuple[list[Case], list[Case]]:
+    """Return training and validation cases in the dataset's order; test cases are in neither.
+
+    `split` is a JSON file of patient or case names in one of three forms: {"train": [...], "val": [...]};
+    nnU-Net's list of such folds, of which the first counts; {"acdc": {"validation_patients": [...]}}, by
+    layout. Where it names no training cases, all that do not validate train. Without a file, `seed` draws
+    the `fraction` of the patients that validates.
+    """
+    cases = [case for case in dataset.cases if not case.test]
+    if split is None:
+        drawn = _draw_patients({case.patient for case in cases}, fraction, seed)
+        return [c for c in cases if c.patient not in drawn], [c for c in cases if c.patient in drawn]
+
+    entry = _read_split(split, dataset.layout)
+    key = next((key for key in VALIDATION_KEYS if key in entry), None)
+    validation = [] if key is None else _select(split, entry[key], cases)
+    if "train" in entry:
+        training = _select(split, entry["train"], cases)
+    else:
+        training = [case for case in cases if case not in validation]
+    for patient in sorted({case.patient for case in training} & {case.patient for case in validation}):
+        raise UserError(f"{split} puts {patient} into both training and validation: keep a patient on one side")
+    if not training:
+        raise UserError(f"{split} leaves no case of {dataset.root} for training")
+    return training, validation
+
+
+def _draw_patients(patients: set[str], fraction: float, seed: int) -> set[str]:
+    """Draw the patients that validate: at least one when there are two, never all of them."""
+    if not 0.0 <= fraction < 1.0:
+        raise UserError(f"the validation fraction must be at least 0 and below 1, not {fraction:g}")
+    if fraction == 0.0 or len(patients) < 2:
+        return set()
+    count = min(max(round(fraction * len(patients)), 1), len(patients) - 1)
+    order = np.random.default_rng(seed).permutation(len(patients))
+    names = sorted(patients)
+    return {names[i] for i in order[:count]}
+
+
+def _read_split(path: Path, layout: str) -> dict[str, Any]:
+    """Return the object with the names: the file's own, its first fold, or the one for the layout."""
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}") from error
+    if isinstance(entry, list) and entry:
+        entry = entry[0]
+    if isinstance(entry, dict) and isinstance(entry.get(layout), dict):
+        entry = entry[layout]
+    if not isinstance(entry, dict) or not any(key in entry for key in ("train", *VALIDATION_KEYS)):
+        raise UserError(f"{path} is no split for the layout {layout}: it needs lists of names, 'train' and 'val'")
+    return entry
+
+
+def _select(path: Path, names: Any, cases: list[Case]) -> list[Case]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: {names!r} must be a list of patient or case names")
+    known = {case.name for case in cases} | {case.patient for case in cases}
+    for name in names:
+        if name not in known:
+            raise UserError(f"{path}: {name!r} is no patient or case that can train or validate")
+    return [case for case in cases if case.name in names or case.patient in names]
