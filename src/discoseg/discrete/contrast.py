@@ -1,0 +1,121 @@
+"""Neighbourhoods and contrast weights of a grid: exp(−d²/2σ²) / distance in mm for each pair of neighbours."""
+
+import itertools
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from discoseg.errors import UserError
+
+# How many axes a neighbour may differ in, by the number of axes and of neighbours.
+NEIGHBOURHOODS = {2: {4: 1, 8: 2}, 3: {6: 1, 18: 2, 26: 3}}
+
+
+def forward_offsets(axes: int, neighbours: int) -> NDArray[np.int64]:
+    """Offsets of the neighbours that come later in C order, (neighbours / 2, axes), in C order.
+
+    >>> forward_offsets(2, 8).tolist()
+    [[0, 1], [1, -1], [1, 0], [1, 1]]
+    """
+    known = NEIGHBOURHOODS[axes]
+    if neighbours not in known:
+        choice = " or ".join([", ".join(map(str, list(known)[:-1])), str(list(known)[-1])])
+        raise UserError(f"neighbours is {neighbours}: a {axes}D image takes {choice}")
+    cube = itertools.product((-1, 0, 1), repeat=axes)
+    offsets = [o for o in cube if o > (0,) * axes and sum(map(abs, o)) <= known[neighbours]]
+    return np.array(offsets, dtype=np.int64)
+
+
+def distances_mm(offsets: NDArray[np.int64], spacing_mm: tuple[float, ...]) -> NDArray[np.float64]:
+    """Length of each offset in mm."""
+    return np.array([math.hypot(*(o * spacing_mm)) for o in offsets])
+
+
+def arc_steps(offsets: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Step in the flat array to each neighbour, (neighbours,): the backward ones, then the forward ones.
+
+    The arc in the opposite direction of arc k is arc neighbours-1-k.
+    """
+    strides = np.cumprod((1, *shape[:0:-1]))[::-1]
+    forward = offsets @ strides
+    return np.concatenate([-forward[::-1], forward])
+
+
+@njit(nogil=True, cache=True)
+def contrast_weights(
+    image: NDArray, offsets: NDArray[np.int64], distances_mm: NDArray[np.float64], sigma: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the weights of each voxel with its later neighbours and their sum over all its neighbours.
+
+    image: (z, y, x). Weights: (voxels, neighbours / 2) float32, 0 where the neighbour lies outside the image.
+    Sums: (voxels,) float32.
+    """
+    depth, height, width = image.shape
+    half = offsets.shape[0]
+    weights = np.zeros((image.size, half), np.float32)
+    totals = np.zeros(image.size, np.float32)
+    falloff = -0.5 / sigma**2
+    p = 0
+    for z in range(depth):
+        for y in range(height):
+            for x in range(width):
+                for j in range(half):
+                    z2, y2, x2 = z + offsets[j, 0], y + offsets[j, 1], x + offsets[j, 2]
+                    if z2 < depth and 0 <= y2 < height and 0 <= x2 < width:
+                        difference = np.float64(image[z, y, x]) - image[z2, y2, x2]
+                        weight = np.float32(math.exp(falloff * difference * difference) / distances_mm[j])
+                        weights[p, j] = weight
+                        totals[p] += weight
+                        totals[(z2 * height + y2) * width + x2] += weight
+                p += 1
+    return weights, totals
+
+
+@njit(nogil=True, cache=True)
+def surface_weight(
+    mask: NDArray[np.bool_],
+    image: NDArray,
+    offsets: NDArray[np.int64],
+    distances_mm: NDArray[np.float64],
+    sigma: float,
+) -> float:
+    """Return the sum of the weights, rounded to float32 as above, of all pairs that the mask separates."""
+    depth, height, width = image.shape
+    falloff = -0.5 / sigma**2
+    total = np.float64(0)
+    for z in range(depth):
+        for y in range(height):
+            for x in range(width):
+                for j in range(offsets.shape[0]):
+                    z2, y2, x2 = z + offsets[j, 0], y + offsets[j, 1], x + offsets[j, 2]
+                    inside = z2 < depth and 0 <= y2 < height and 0 <= x2 < width
+                    if inside and mask[z, y, x] != mask[z2, y2, x2]:
+                        difference = np.float64(image[z, y, x]) - image[z2, y2, x2]
+                        total += np.float32(math.exp(falloff * difference * difference) / distances_mm[j])
+    return total
+
+
+@njit(nogil=True, cache=True)
+def charge_seed_pairs(
+    cost: NDArray[np.float64],
+    seeds: NDArray[np.int8],
+    weights: NDArray[np.float32],
+    steps: NDArray[np.int64],
+    strength: float,
+) -> None:
+    """Charge each pair of an unknown voxel and a seed to the cost of the unknown voxel, in place.
+
+    cost, seeds: (voxels,). weights: (voxels, neighbours / 2). steps: (neighbours,).
+    """
+    half = weights.shape[1]
+    for p in range(cost.size):
+        for j in range(half):
+            # A later neighbour off the grid has the weight 0, whatever voxel q is then.
+            q = p + steps[half + j]
+            if q < cost.size and (seeds[p] < 0) != (seeds[q] < 0):
+                if seeds[p] < 0:
+                    cost[p] += strength * weights[p, j] * (1 - 2 * seeds[q])
+                else:
+                    cost[q] += strength * weights[p, j] * (1 - 2 * seeds[p])
