@@ -1,0 +1,1 @@
+"""Cheap annotations: clicks and atlas seeds, weak label maps, size bounds."""

@@ -1,0 +1,114 @@
+"""One click per volume to weak label maps: the paper's annotation, for a whole dataset."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discoseg.config import GridConfig
+from discoseg.data.files import image_suffix
+from discoseg.data.layouts import Case, Dataset
+from discoseg.data.prepare import Grid, Prepared, common_orientation, labels_from_grid, prepare_cases
+from discoseg.data.volume import read_volume, write_volume
+from discoseg.errors import UserError
+from discoseg.weak.atlas import Atlas, SeedStatistics, build_atlas, centroid, load_atlas, save_atlas, seed_statistics
+from discoseg.weak.clicks import Click, read_clicks
+
+
+@dataclass(frozen=True)
+class SeededCase:
+    """A case whose seeds were written, and what they cover on the grid."""
+
+    case: Case
+    statistics: SeedStatistics
+
+
+def make_seeds(
+    dataset: Dataset,
+    training: Sequence[Case],
+    out: Path,
+    *,
+    label: int,
+    grid: GridConfig,
+    clicks: Path | None = None,
+    atlas: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[SeededCase]:
+    """Write a weak label map for every case of ``clicks``, or for all of ``training``, into the folder ``out``.
+
+    The atlas is read from the file ``atlas``, or built from the masks of ``training`` and saved as ``out/atlas.npz``.
+    Cases without a click take the centroid of their mask for one. In the maps, which have the geometry of the images,
+    ``label`` and 0 are seeds and the dataset's ignore value is everything else.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: already in use; choose another --out")
+    clicked = {} if clicks is None else read_clicks(clicks)
+    chosen = _chosen(dataset, training, clicked, clicks)
+    if atlas is None:
+        frame = Grid(grid.shape, grid.clip_percent, common_orientation(training))
+        book = _build(prepare_cases(training, frame, progress=progress), dataset, label)
+        meta = {"grid": list(frame.shape), "orientation": frame.orientation, "label": label}
+    else:
+        book, meta = load_atlas(atlas)
+        frame = _frame_of(atlas, meta, grid, label)
+    prepared = prepare_cases(chosen, frame, progress=progress)
+    positions = [_position(item, clicked.get(item.case.name), dataset, label, frame) for item in prepared]
+    out.mkdir(parents=True, exist_ok=True)
+    seeded = []
+    for item, position in zip(prepared, positions, strict=True):
+        seeds = book.seeds(item.case.group, item.image[:, 0].shape, position)
+        labels = np.where(seeds < 0, dataset.ignore, np.where(seeds == 1, label, 0)).astype(np.uint8)
+        image = item.case.images[0]
+        write_volume(
+            out / f"{item.case.name}{image_suffix(image)}", labels_from_grid(labels, read_volume(image), frame)
+        )
+        seeded.append(SeededCase(item.case, seed_statistics(seeds, _mask(item, dataset, label))))
+        progress(len(seeded), len(prepared))
+    save_atlas(out / "atlas.npz", book, meta=meta)
+    return seeded
+
+
+def _chosen(dataset: Dataset, training: Sequence[Case], clicked: dict[str, Click], clicks: Path | None) -> list[Case]:
+    if clicks is None:
+        return list(training)
+    names = {case.name: case for case in dataset.cases}
+    unknown = [name for name in clicked if name not in names]
+    if unknown:
+        raise UserError(f"{clicks}: case {unknown[0]} is not in {dataset.root}")
+    return [names[name] for name in clicked]
+
+
+def _build(prepared: Sequence[Prepared], dataset: Dataset, label: int) -> Atlas:
+    masks = []
+    for item in prepared:
+        mask = _mask(item, dataset, label)
+        if mask is None:
+            raise UserError(f"{item.case.name}: an atlas is built from complete masks, it has none; pass --atlas FILE")
+        masks.append((item.case.group, mask))
+    return build_atlas(masks, names=[item.case.name for item in prepared])
+
+
+def _frame_of(path: Path, meta: dict[str, Any], grid: GridConfig, label: int) -> Grid:
+    if meta["label"] != label:
+        raise UserError(f"{path}: this atlas is of label {meta['label']}, not {label}; choose --label accordingly")
+    rows, columns = meta["grid"]
+    return Grid((rows, columns), grid.clip_percent, meta["orientation"])
+
+
+def _position(item: Prepared, click: Click | None, dataset: Dataset, label: int, frame: Grid) -> tuple[int, int, int]:
+    """Return the click (z, y, x) on the grid."""
+    if click is not None:
+        volume = read_volume(item.case.images[0])
+        return click.on_grid(volume, shape=frame.shape, orientation=frame.orientation)
+    mask = _mask(item, dataset, label)
+    if mask is None or not mask.any():
+        raise UserError(f"{item.case.name}: no click and no mask to take its centre from; pass --clicks FILE")
+    return centroid(mask)
+
+
+def _mask(item: Prepared, dataset: Dataset, label: int) -> Any:
+    if item.label is None or (item.label == dataset.ignore).any():
+        return None
+    return np.asarray(item.label == label)

@@ -1,0 +1,149 @@
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from discoseg.errors import UserError
+from discoseg.weak.bounds import (
+    Bounds,
+    bounds_from_eps,
+    bounds_from_ml,
+    check_feasible,
+    parse_size_ml,
+    read_bounds_csv,
+)
+
+
+@given(size=st.integers(0, 10**7))
+def test_eps_zero_is_the_very_size(size: int) -> None:
+    assert bounds_from_eps(size, 0) == Bounds(size, size)
+
+
+@given(size=st.integers(0, 10**7), per_mille=st.integers(0, 2000))
+def test_eps_bounds_are_the_extreme_whole_sizes(size: int, per_mille: int) -> None:
+    bounds = bounds_from_eps(size, per_mille / 1000)
+    low, high = max(0, 1000 - per_mille) * size, (1000 + per_mille) * size  # thousandths of a voxel, exact
+    assert 1000 * (bounds.low_vox - 1) < low <= 1000 * bounds.low_vox
+    assert 1000 * bounds.high_vox <= high < 1000 * (bounds.high_vox + 1)
+
+
+def test_eps_does_not_suffer_from_floats() -> None:
+    assert 1.1 * 110 > 121  # what floats say
+    assert bounds_from_eps(110, 0.1) == Bounds(99, 121)
+    assert bounds_from_eps(np.int64(30), np.float64(0.3)) == Bounds(21, 39)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("eps", [-0.1, math.nan, math.inf])
+def test_eps_must_be_a_number_from_zero(eps: float) -> None:
+    with pytest.raises(UserError, match="0 or more"):
+        bounds_from_eps(100, eps)
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"),
+    [("60:180", (60, 180)), ("60:", (60, math.inf)), (":180", (0, 180)), ("1.5:1.5", (1.5, 1.5))],
+)
+def test_parse_size_ml(text: str, interval: tuple[float, float]) -> None:
+    assert parse_size_ml(text) == interval
+
+
+@pytest.mark.parametrize("text", ["", ":", "60", "60-180", "a:b", "nan:3", "1:2:3"])
+def test_parse_size_ml_shows_the_form(text: str) -> None:
+    with pytest.raises(UserError, match="60:180"):
+        parse_size_ml(text)
+
+
+@pytest.mark.parametrize("text", ["180:60", "-1:5", ":0", "inf:", ":-3"])
+def test_parse_size_ml_refuses_impossible_intervals(text: str) -> None:
+    with pytest.raises(UserError, match=f"{text}'"):
+        parse_size_ml(text)
+
+
+@given(low=st.integers(0, 5000), more=st.integers(0, 5000), voxel=st.integers(1, 300))
+def test_whole_voxels_in_ml_come_back(low: int, more: int, voxel: int) -> None:
+    voxel_ml = voxel / 1000
+    bounds = bounds_from_ml((low * voxel_ml, (low + more) * voxel_ml), voxel_ml=voxel_ml, voxels=20000)
+    assert bounds == Bounds(low, low + more)
+
+
+@given(low=st.floats(0, 500), more=st.floats(0, 500), voxel_ml=st.floats(0.001, 1))
+def test_ml_bounds_are_ordered_and_at_most_a_voxel_off(low: float, more: float, voxel_ml: float) -> None:
+    bounds = bounds_from_ml((low, low + more), voxel_ml=voxel_ml, voxels=10**7)
+    assert bounds.low_vox <= bounds.high_vox
+    assert (bounds.low_vox > 0) == (low > 0)
+    # An exact reference: at most one voxel beside the interval, where it holds no whole one.
+    size = Fraction(voxel_ml)
+    assert abs(bounds.low_vox - Fraction(low) / size) <= 1 + Fraction(1, 1000)
+    assert abs(bounds.high_vox - Fraction(low + more) / size) <= 1 + Fraction(1, 1000)
+
+
+def test_open_and_excessive_tops_end_at_the_volume() -> None:
+    assert bounds_from_ml((1, math.inf), voxel_ml=0.1, voxels=500) == Bounds(10, 500)
+    assert bounds_from_ml((1, 1000), voxel_ml=0.1, voxels=500) == Bounds(10, 500)
+
+
+def test_interval_without_a_whole_voxel_is_the_nearest_one() -> None:
+    assert bounds_from_ml((1.02, 1.06), voxel_ml=0.1, voxels=500) == Bounds(10, 10)
+    assert bounds_from_ml((0.001, 0.002), voxel_ml=0.1, voxels=500) == Bounds(1, 1)
+
+
+def test_read_bounds_csv_both_forms(tmp_path: Path) -> None:
+    path = tmp_path / "bounds.csv"
+    path.write_text("\ufeffcase, low_ml, high_ml\n\na,60,180\nb,,90\nc,50,\n", encoding="utf-8")
+    assert read_bounds_csv(path) == {"a": (60, 180), "b": (0, 90), "c": (50, math.inf)}
+    path.write_text("eps,case,size_ml\n0.1,a,100\n0,b,70\n")
+    assert read_bounds_csv(path) == {"a": (90, 110), "b": (70, 70)}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "line 1: the columns must be case,low_ml,high_ml or case,size_ml,eps"),
+        ("case,low_vox,high_vox\na,1,2\n", "line 1: the columns"),
+        ("case,low_ml,high_ml\n", "no bounds"),
+        ("case,low_ml,high_ml\na,1,2\nb,one,2\n", "line 3: low_ml must be a number, not 'one'"),
+        ("case,low_ml,high_ml\na,1,nan\n", "line 2: high_ml"),
+        ("case,low_ml,high_ml\na,1,2\na,1,2\n", "line 3: case a stands in line 2"),
+        ("case,low_ml,high_ml\na,1\n", "line 2: 2 cells"),
+        ("case,low_ml,high_ml\n,1,2\n", "line 2: the case has no name"),
+        ("case,low_ml,high_ml\na,9,2\n", "line 2: the lower size bound, 9 ml, exceeds"),
+        ("case,size_ml,eps\na,9,-1\n", "line 2: eps must be 0 or more"),
+        ("case,size_ml,eps\na,,0.1\n", "line 2: size_ml"),
+    ],
+)
+def test_read_bounds_csv_names_the_line(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "bounds.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=complaint) as caught:
+        read_bounds_csv(path)
+    assert str(path) in str(caught.value)
+
+
+def test_read_bounds_csv_names_an_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.csv"):
+        read_bounds_csv(tmp_path / "none.csv")
+
+
+SEEDS = np.array([[[1, 1, 1, -1, -1, 0, 0, 0]]], np.int8)
+
+
+@pytest.mark.parametrize("bounds", [Bounds(0, 3), Bounds(5, 5), Bounds(4, 100)])
+def test_feasible_bounds_pass(bounds: Bounds) -> None:
+    check_feasible("case_1", bounds, SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "complaint"),
+    [
+        (Bounds(0, 2), "case_1: 3 foreground seeds exceed the upper size bound of 2"),
+        (Bounds(6, 9), "case_1: the lower size bound of 6 voxels exceeds the 5"),
+        (Bounds(5, 4), "case_1: the lower size bound, 5 voxels, exceeds the upper one, 4"),
+    ],
+)
+def test_infeasible_bounds_name_the_case_and_numbers(bounds: Bounds, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        check_feasible("case_1", bounds, SEEDS)
