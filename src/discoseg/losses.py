@@ -1,0 +1,70 @@
+"""The terms of the training loss; each sums over pixels and shares one 1/n, n being all pixels of the batch.
+
+    loss = 1/n · [ Σ_{p∈Ω} CE(s, y)  +  μ̂/2 · Σ_p (s − ŷ + û)²  +  μ̃/2 · Σ_p (s − ỹ + ũ)² ]
+
+Nothing here reads a value back to the host or lacks a deterministic CUDA implementation (torch's own 2D
+cross-entropy does), so a step made of these can be captured in a CUDA graph and repeated exactly.
+"""
+
+import torch
+from torch import Tensor
+
+
+def partial_cross_entropy(logits: Tensor, seeds: Tensor) -> Tensor:
+    """Sum the cross-entropy over the annotated pixels Ω and divide by all pixels.
+
+    ``logits`` (B, K, H, W); ``seeds`` (B, H, W) int8: the class of a pixel, −1 where nobody annotated it.
+    """
+    classes = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
+    annotated = seeds.unsqueeze(1) == classes  # (B, K, H, W)
+    log_probability = logits.float().log_softmax(dim=1)
+    return -log_probability.where(annotated, 0.0).sum() / seeds.numel()
+
+
+def augmented_term(probability: Tensor, target: Tensor, mu: float | Tensor, valid: Tensor | None = None) -> Tensor:
+    """Pull the foreground probability towards a proposal: μ/2 · 1/n Σ (s − t)², with t = ŷ − û.
+
+    ``probability`` and ``target`` (B, H, W). ``valid`` (B, H, W) bool drops the pixels that augmentation
+    moved in from outside the image; they still count in n. The gradient is a term of Eq. (params_gradient).
+    """
+    square = (probability - target).square()
+    if valid is not None:
+        square = square * valid
+    return mu / 2 * square.sum() / probability.numel()
+
+
+def size_penalty(
+    slice_sums: Tensor,
+    *,
+    slice_index: Tensor,
+    volume_of_slice: Tensor,
+    remembered_sums: Tensor,
+    low: Tensor,
+    high: Tensor,
+    mu: float | Tensor,
+    pixels: int,
+) -> Tensor:
+    """Penalise volumes whose summed probability leaves its bounds, Eq. (penalty_formulation) with two bounds.
+
+    Only some slices of a volume are in the batch, the others count with their latest sums. Each volume of the
+    batch costs, once,
+
+        1/n · μ / (2 S_max) · (max{0, Σs − S_max}² + max{0, S_min − Σs}²),
+
+    so that a pixel's gradient holds μ times the relative violation (Σs − S_max)/S_max, on the scale of
+    ``augmented_term``'s μ (s − t). ``slice_sums`` (B,) summed probabilities, with gradient; ``slice_index``
+    (B,) their distinct places among all N slices; ``volume_of_slice`` (N,); ``remembered_sums`` (N,) kept by
+    ``remember_sums``; ``low`` and ``high`` (V,) voxels; ``pixels`` n, all pixels of the batch.
+    """
+    news = slice_sums.float() - remembered_sums[slice_index]
+    volumes = volume_of_slice[slice_index]  # (B,), one volume may occur several times
+    totals = torch.zeros_like(high, dtype=torch.float32)
+    totals = totals.index_add(0, volume_of_slice, remembered_sums).index_add(0, volumes, news)  # (V,)
+    squared_violation = (totals - high).relu().square() + (low - totals).relu().square()
+    in_batch = torch.zeros_like(totals).index_fill(0, volumes, 1.0)
+    return mu / 2 * (in_batch * squared_violation / high.clamp(min=1)).sum() / pixels
+
+
+def remember_sums(remembered_sums: Tensor, slice_index: Tensor, slice_sums: Tensor) -> None:
+    """Note the latest sums (B,) of the slices in the table (N,), in place and without gradient."""
+    remembered_sums.index_copy_(0, slice_index, slice_sums.detach().to(remembered_sums.dtype))

@@ -1,0 +1,154 @@
+"""ENet (Paszke et al. 2016): light, and its decoder undoes max pooling at the encoder's positions."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from discoseg.networks.padding import pad_to_multiple
+
+
+class ENet(nn.Module):
+    """The published network: an initial block, five stages of bottlenecks, a final transposed convolution.
+
+    ``width`` features leave the initial block (16 in the publication), four times as many stage 1, eight
+    times as many stages 2 and 3. The input is part of those features, so many channels widen the network.
+    """
+
+    stride = 8
+
+    def __init__(self, channels: int, classes: int, *, width: int = 16) -> None:
+        super().__init__()
+        width = max(width, 2 * channels)
+        self.initial = Initial(channels, width)
+        self.down1 = Downsampling(width, 4 * width, dropout=0.01)
+        self.stage1 = nn.Sequential(*(Bottleneck(4 * width, dropout=0.01) for _ in range(4)))
+        self.down2 = Downsampling(4 * width, 8 * width, dropout=0.1)
+        self.stage2 = _context_stage(8 * width)
+        self.stage3 = _context_stage(8 * width)
+        self.up4 = Upsampling(8 * width, 4 * width, dropout=0.1)
+        self.stage4 = nn.Sequential(*(Bottleneck(4 * width, dropout=0.1) for _ in range(2)))
+        self.up5 = Upsampling(4 * width, width, dropout=0.1)
+        self.stage5 = Bottleneck(width, dropout=0.1)
+        self.output = nn.ConvTranspose2d(width, classes, kernel_size=2, stride=2)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Map an image (B, channels, H, W) to logits (B, classes, H, W)."""
+        rows, columns = image.shape[-2:]
+        x = self.initial(pad_to_multiple(image, self.stride))  # (B, width, H/2, W/2)
+        x, corners1 = self.down1(x)  # (B, 4 width, H/4, W/4)
+        x = self.stage1(x)
+        x, corners2 = self.down2(x)  # (B, 8 width, H/8, W/8)
+        x = self.stage3(self.stage2(x))
+        x = self.stage4(self.up4(x, corners2))
+        x = self.stage5(self.up5(x, corners1))
+        return self.output(x)[..., :rows, :columns]
+
+
+class Initial(nn.Module):
+    """Halve the resolution: a strided convolution beside the pooled input."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, width - channels, 3, stride=2, padding=1, bias=False)
+        self.activation = nn.Sequential(nn.BatchNorm2d(width), nn.PReLU(width))
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.activation(torch.cat([self.convolution(image), functional.max_pool2d(image, 2)], dim=1))
+
+
+class Bottleneck(nn.Module):
+    """Residual block: project to a quarter of the features, convolve (3×3, dilated or 5×1, 1×5), expand."""
+
+    def __init__(self, features: int, *, dropout: float, dilation: int = 1, asymmetric: bool = False) -> None:
+        super().__init__()
+        inner = features // 4
+        convolution: nn.Module
+        if asymmetric:
+            convolution = nn.Sequential(
+                nn.Conv2d(inner, inner, (5, 1), padding=(2, 0), bias=False),
+                nn.Conv2d(inner, inner, (1, 5), padding=(0, 2), bias=False),
+            )
+        else:
+            convolution = nn.Conv2d(inner, inner, 3, padding=dilation, dilation=dilation, bias=False)
+        projection = nn.Conv2d(features, inner, 1, bias=False)
+        self.extension = _extension(projection, convolution, inner, features, dropout)
+        self.activation = nn.PReLU(features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(x + self.extension(x))
+
+
+class Downsampling(nn.Module):
+    """Halve the resolution: max pooling (padded with zero features) beside a strided extension."""
+
+    def __init__(self, inputs: int, outputs: int, *, dropout: float) -> None:
+        super().__init__()
+        inner = outputs // 4
+        projection = nn.Conv2d(inputs, inner, 2, stride=2, bias=False)
+        convolution = nn.Conv2d(inner, inner, 3, padding=1, bias=False)
+        self.extension = _extension(projection, convolution, inner, outputs, dropout)
+        self.activation = nn.PReLU(outputs)
+        self.added = outputs - inputs
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pooled, corners = pool_with_corners(x)
+        pooled = functional.pad(pooled, (0, 0, 0, 0, 0, self.added))
+        return self.activation(pooled + self.extension(x)), corners
+
+
+class Upsampling(nn.Module):
+    """Double the resolution: unpooling at the encoder's positions beside a transposed convolution."""
+
+    def __init__(self, inputs: int, outputs: int, *, dropout: float) -> None:
+        super().__init__()
+        inner = outputs // 4
+        self.main = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        projection = nn.Conv2d(inputs, inner, 1, bias=False)
+        convolution = nn.ConvTranspose2d(inner, inner, 3, stride=2, padding=1, output_padding=1, bias=False)
+        self.extension = _extension(projection, convolution, inner, outputs, dropout)
+        self.activation = nn.PReLU(outputs)
+
+    def forward(self, x: Tensor, corners: Tensor) -> Tensor:
+        return self.activation(unpool(self.main(x), corners) + self.extension(x))
+
+
+def _context_stage(features: int) -> nn.Sequential:
+    """Build stage 2 or 3: regular, dilated and asymmetric bottlenecks in turn, dilation doubling to 16."""
+    layers = []
+    for small, large in ((2, 4), (8, 16)):
+        layers += [
+            Bottleneck(features, dropout=0.1),
+            Bottleneck(features, dropout=0.1, dilation=small),
+            Bottleneck(features, dropout=0.1, asymmetric=True),
+            Bottleneck(features, dropout=0.1, dilation=large),
+        ]
+    return nn.Sequential(*layers)
+
+
+def _extension(
+    projection: nn.Module, convolution: nn.Module, inner: int, outputs: int, dropout: float
+) -> nn.Sequential:
+    return nn.Sequential(
+        *(projection, nn.BatchNorm2d(inner), nn.PReLU(inner)),
+        *(convolution, nn.BatchNorm2d(inner), nn.PReLU(inner)),
+        *(nn.Conv2d(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
+        nn.Dropout2d(dropout),
+    )
+
+
+def pool_with_corners(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return 2×2 max pooling and the corner (0 to 3, row by row, uint8) each maximum came from."""
+    pooled, indices = functional.max_pool2d(x, 2, return_indices=True)
+    columns = x.shape[-1]  # even, so a flat index has the parity of its column
+    return pooled, (indices // columns % 2 * 2 + indices % 2).to(torch.uint8)
+
+
+def unpool(x: Tensor, corners: Tensor) -> Tensor:
+    """Put each value of (B, C, H, W) into its corner of a 2×2 window, zeros into the other three.
+
+    Equals torch's max_unpool2d, and as fast, but that one has no deterministic CUDA implementation.
+    """
+    parity = torch.arange(2, device=x.device, dtype=torch.uint8)
+    window = (2 * parity[:, None] + parity).repeat(x.shape[-2], x.shape[-1])  # (2H, 2W)
+    doubled, places = (functional.interpolate(t, scale_factor=2, mode="nearest") for t in (x, corners))
+    return torch.where(places == window, doubled, 0)
