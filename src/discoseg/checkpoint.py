@@ -1,0 +1,79 @@
+"""Checkpoints: tensors and JSON in one file, in the safetensors format, written atomically.
+
+The file is eight bytes (little-endian header length), a JSON header, then the raw tensors back to back. Nothing in it
+is executable and nothing is unpickled; the safetensors library reads it too. A CRC-32 of the tensors stands in the
+metadata, so that truncation and flipped bytes are noticed.
+"""
+
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from discoseg.data.files import write_atomically
+from discoseg.errors import UserError
+
+_CODES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+
+
+def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> None:
+    """Write named tensors (any device) and JSON-able ``meta`` to ``path``; the old file stays until all is written."""
+    header: dict[str, Any] = {}
+    buffers: list[memoryview] = []
+    offset, checksum = 0, 0
+    for name, tensor in sorted(tensors.items()):
+        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        end = offset + len(data)
+        header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        checksum, offset = zlib.crc32(data, checksum), end
+        buffers.append(data)
+    header["__metadata__"] = {"discoseg": json.dumps(meta), "crc32": f"{checksum:08x}"}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the tensors start at a multiple of eight bytes
+    with write_atomically(path) as temporary, temporary.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for data in buffers:
+            file.write(data)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read back what :func:`save_tensors` wrote: tensors on the CPU, and the metadata."""
+    broken = UserError(f"{path}: not a complete discoseg checkpoint; use another one of that run")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such checkpoint") from error
+    try:
+        (length,) = struct.unpack_from("<Q", data)
+        header = json.loads(data[8 : 8 + length])
+        metadata = header.pop("__metadata__")
+        meta, checksum = json.loads(metadata["discoseg"]), int(metadata["crc32"], 16)
+        payload = memoryview(data)[8 + length :]
+        if zlib.crc32(payload) != checksum:
+            raise broken
+        tensors = {name: _tensor(payload, entry) for name, entry in header.items()}
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise broken from error
+    return tensors, meta
+
+
+def _tensor(payload: memoryview, entry: dict[str, Any]) -> torch.Tensor:
+    start, end = entry["data_offsets"]
+    tensor = torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]])
+    if tensor.numel():
+        tensor.view(-1).view(torch.uint8).numpy()[:] = np.frombuffer(payload[start:end], dtype=np.uint8)
+    return tensor

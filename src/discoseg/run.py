@@ -1,0 +1,179 @@
+"""The run folder: what a training leaves behind, each file whole at any time.
+
+config.toml      the resolved configuration           run.json       cases, label, versions, device, seed
+metrics.csv      one row an epoch                      timing.csv     seconds by phase, one row an epoch
+cases.csv        the last epoch, case by case          log.txt        the same for people
+checkpoints/     latest (to resume), best and final (to predict)
+snapshots/       a slice of a few cases at several epochs: image, truth, seeds, proposals, probability
+"""
+
+import csv
+import io
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from discoseg import __version__
+from discoseg.admm import Prior
+from discoseg.config import Config, to_toml
+from discoseg.data.files import write_atomically
+from discoseg.errors import UserError
+from discoseg.weak.examples import Example
+
+_SNAPSHOT_CASES = 4
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run, and how its files are written."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path, *, resume: bool) -> "RunFolder":
+        """Make a new run folder, or with ``resume`` take an existing one; nothing is ever overwritten.
+
+        A run that was stopped before its first checkpoint resumes from the beginning.
+        """
+        folder = cls(root)
+        if resume and not (root / "config.toml").is_file():
+            raise UserError(f"{root}: nothing to resume, it has no config.toml; start it without --resume")
+        if not resume and root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UserError(f"{root}: already in use; choose another --out, or go on with it by --resume")
+        for path in (folder.latest.parent, folder.snapshots):
+            path.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @property
+    def latest(self) -> Path:
+        """The checkpoint that a training resumes from."""
+        return self.root / "checkpoints" / "latest.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """The model of the best validation epoch."""
+        return self.root / "checkpoints" / "best.safetensors"
+
+    @property
+    def final(self) -> Path:
+        """The model after the last epoch."""
+        return self.root / "checkpoints" / "final.safetensors"
+
+    @property
+    def snapshots(self) -> Path:
+        """The folder of slices for pictures."""
+        return self.root / "snapshots"
+
+    def write_start(
+        self,
+        config: Config,
+        model: Mapping[str, Any],
+        sources: Mapping[str, Any],
+        training: Sequence[Example],
+        validation: Sequence[Example],
+        device: torch.device,
+    ) -> None:
+        """Write what is known before the first epoch: config.toml and run.json."""
+        _write_text(self.root / "config.toml", to_toml(config))
+        facts = {
+            "model": dict(model),
+            "sources": dict(sources),
+            "training": [example.name for example in training],
+            "validation": [example.name for example in validation],
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "threads": torch.get_num_threads(),
+            "versions": {"discoseg": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "platform": platform.platform(),
+        }
+        _write_text(self.root / "run.json", json.dumps(facts, indent=1) + "\n")
+
+    def rewind(self, epoch: int) -> None:
+        """Forget the timings of epochs after ``epoch``: they will be made again."""
+        timing = self.root / "timing.csv"
+        if timing.is_file():
+            header, *rows = timing.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [row for row in rows if row.endswith("\n") and int(row.split(",")[0]) <= epoch]
+            _write_text(timing, "".join([header, *kept]))
+        self._log(f"resumed after epoch {epoch}")
+
+    def write_epoch(self, history: Sequence[Mapping[str, float]], seconds: Mapping[str, float]) -> None:
+        """Write metrics.csv anew, and add the last epoch to timing.csv and log.txt."""
+        _write_text(self.root / "metrics.csv", _csv(history))
+        last = history[-1]
+        timing = self.root / "timing.csv"
+        phases = {"epoch": last["epoch"], **{name: round(value, 4) for name, value in sorted(seconds.items())}}
+        lines = _csv([phases]).splitlines(keepends=True)
+        with timing.open("a", encoding="utf-8") as file:
+            file.writelines(lines[1:] if timing.stat().st_size else lines)
+        terms = "  ".join(f"{name} {value:.5g}" for name, value in last.items() if name != "epoch")
+        self._log(f"epoch {last['epoch']:.0f}  {terms}")
+
+    def _log(self, line: str) -> None:
+        with (self.root / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+
+    def write_cases(self, splits: Mapping[str, tuple[Sequence[Example], Sequence[Mapping[str, float]]]]) -> None:
+        """Write cases.csv: for each split its examples and their scores."""
+        rows: list[dict[str, Any]] = []
+        for split, (examples, scores) in splits.items():
+            rows += [{"case": e.name, "split": split, **s} for e, s in zip(examples, scores, strict=True)]
+        _write_text(self.root / "cases.csv", _csv(rows))
+
+    def write_snapshot(
+        self,
+        epoch: int,
+        epochs: int,
+        training: Sequence[Example],
+        probability: torch.Tensor,
+        priors: Sequence[Prior],
+    ) -> None:
+        """Keep one slice of the first training cases at epochs 1, 2, 5, 10, 20, 50, … and the last.
+
+        snapshots/epoch_NNNN.npz holds, for case k, ``k.image`` uint8 (H, W), ``k.seeds`` int8, ``k.truth`` bool where
+        there is one, ``k.probability`` uint8 (0 to 255), and ``k.crf`` and ``k.size`` bool where they are made.
+        """
+        if epoch != epochs and str(epoch).rstrip("0") not in ("1", "2", "5"):
+            return
+        arrays: dict[str, NDArray[Any]] = {"names": np.array([e.name for e in training[:_SNAPSHOT_CASES]])}
+        start = 0
+        for index, example in enumerate(training[:_SNAPSHOT_CASES]):
+            shown = _middle_slice(example)
+            arrays[f"{index}.image"] = np.round(example.image[shown, 0] * 255).astype(np.uint8)
+            arrays[f"{index}.seeds"] = example.seeds[shown]
+            arrays[f"{index}.probability"] = (probability[start + shown] * 255).round().to(torch.uint8).cpu().numpy()
+            if example.truth is not None:
+                arrays[f"{index}.truth"] = example.truth[shown]
+            for prior in priors:
+                arrays[f"{index}.{prior.name}"] = (prior.proposal[start + shown] > 0.5).cpu().numpy()
+            start += len(example.seeds)
+        with write_atomically(self.snapshots / f"epoch_{epoch:04d}.npz") as path, path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def _middle_slice(example: Example) -> int:
+    """Return the slice with the most foreground, by the mask where there is one, else by the seeds."""
+    foreground = example.seeds == 1 if example.truth is None else example.truth
+    return int(foreground.sum(axis=(1, 2)).argmax())
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV whose columns are all keys in the order they first occur."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _write_text(path: Path, text: str) -> None:
+    with write_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -1,0 +1,57 @@
+"""How well an epoch did: Dice, size and bounds of every volume, and their summary."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from discoseg.admm import Prior
+from discoseg.metrics import dice_by_volume
+from discoseg.slices import Slices
+from discoseg.weak.examples import Example
+
+
+def score_epoch(
+    probability: torch.Tensor, slices: Slices, examples: Sequence[Example], priors: Sequence[Prior], *, prefix: str
+) -> dict[str, float]:
+    """Return the epoch's row for one set of volumes: means over them, keys starting with ``prefix``.
+
+    ``probability`` (N, H, W). Dice and the ratio of predicted to true size need masks, the share of volumes inside
+    their bounds needs bounds, and each is left out where none has them.
+    """
+    cases = score_cases(probability, slices, examples)
+    row: dict[str, float] = {}
+    known = np.array([example.truth is not None for example in examples])
+    if known.any():
+        ratio = np.array([case["size_vox"] / max(case["true_vox"], 1) for case in cases if "true_vox" in case])
+        row[f"{prefix}_dice"] = float(np.mean([case["dice"] for case in cases if "dice" in case]))
+        row[f"{prefix}_size_ratio"], row[f"{prefix}_size_ratio_std"] = float(ratio.mean()), float(ratio.std())
+        for prior in priors:
+            dice = dice_by_volume(prior.proposal > 0.5, slices.truth, slices.volume, len(examples))
+            row[f"{prior.name}_dice"] = float(dice.cpu().numpy()[known].mean())
+    inside = [case["low_vox"] <= case["size_vox"] <= case["high_vox"] for case in cases if "low_vox" in case]
+    if inside:
+        row[f"{prefix}_inside_bounds"] = float(np.mean(inside))
+    return row
+
+
+def score_cases(probability: torch.Tensor, slices: Slices, examples: Sequence[Example]) -> list[dict[str, float]]:
+    """Return for every volume its predicted size in voxels and, where known, Dice, true size and bounds."""
+    mask = probability >= 0.5
+    dice = dice_by_volume(mask, slices.truth, slices.volume, len(examples)).tolist()
+    sizes = _voxels(mask, slices, len(examples))
+    truths = _voxels(slices.truth, slices, len(examples))
+    cases: list[dict[str, float]] = []
+    for index, example in enumerate(examples):
+        case: dict[str, float] = {"size_vox": sizes[index]}
+        if example.truth is not None:
+            case |= {"dice": dice[index], "true_vox": truths[index]}
+        if example.bounds is not None:
+            case |= {"low_vox": example.bounds.low_vox, "high_vox": example.bounds.high_vox}
+        cases.append(case)
+    return cases
+
+
+def _voxels(mask: torch.Tensor, slices: Slices, volumes: int) -> list[int]:
+    counts = slices.volume.new_zeros(volumes).index_add(0, slices.volume, mask.sum(dim=(1, 2)))
+    return [int(count) for count in counts.tolist()]

@@ -1,0 +1,126 @@
+"""Everything a training must remember between two epochs, and its way into a checkpoint and back."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from discoseg.admm import Prior
+from discoseg.checkpoint import load_tensors, save_tensors
+from discoseg.config import Config, to_dict
+from discoseg.errors import UserError
+
+
+@dataclass
+class State:
+    """The network and its optimiser, the priors, and where the training stands.
+
+    ``order`` draws batches and augmentations; ``average`` is the running mean of probabilities, (N, H, W);
+    ``slice_sums`` are the latest summed probabilities of each slice, (N,), for the size penalty; ``history`` holds one
+    row of metrics per finished epoch.
+    """
+
+    network: torch.nn.Module
+    optimiser: torch.optim.Optimizer
+    priors: list[Prior]
+    order: torch.Generator
+    average: torch.Tensor
+    slice_sums: torch.Tensor
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_dice: float = -1.0
+    best_epoch: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are finished."""
+        return len(self.history)
+
+
+def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
+    """Write what prediction needs: the network's weights, the configuration, and what the model's data looked like."""
+    save_tensors(path, _network_tensors(state), {"config": to_dict(config), "model": model, "epoch": state.epoch})
+
+
+def save_state(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
+    """Write all that a resumed training needs to go on to the identical result."""
+    tensors = _network_tensors(state)
+    for prior in state.priors:
+        tensors[f"{prior.name}.proposal2"] = (prior.proposal * 2).to(torch.uint8)  # 0, ½ and 1, exactly
+        tensors[f"{prior.name}.multiplier"] = prior.multiplier
+    for index, values in state.optimiser.state_dict()["state"].items():
+        for name, value in values.items():
+            tensors[f"optimiser.{index}.{name}"] = value
+    tensors["average"] = state.average
+    tensors["slice_sums"] = state.slice_sums
+    tensors["random.order"] = state.order.get_state()
+    tensors["random.torch"] = torch.get_rng_state()
+    if torch.cuda.is_available() and state.average.is_cuda:
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    meta = {
+        "config": to_dict(config),
+        "model": model,
+        "epoch": state.epoch,
+        "history": state.history,
+        "best_dice": state.best_dice,
+        "best_epoch": state.best_epoch,
+        "mu": {prior.name: prior.mu for prior in state.priors},
+    }
+    save_tensors(path, tensors, meta)
+
+
+def _network_tensors(state: State) -> dict[str, torch.Tensor]:
+    return {f"network.{name}": value for name, value in state.network.state_dict().items()}
+
+
+def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the network's part of a checkpoint's tensors, under the names its ``state_dict`` uses."""
+    return {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
+
+
+def restore_state(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
+    """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off."""
+    tensors, meta = load_tensors(path)
+    _require_same_run(path, meta, config, model)
+    device = state.average.device
+    state.network.load_state_dict(network_tensors(tensors))
+    for prior in state.priors:
+        prior.proposal = tensors[f"{prior.name}.proposal2"].to(device, torch.float32) / 2
+        prior.multiplier = tensors[f"{prior.name}.multiplier"].to(device)
+        prior.mu = meta["mu"][prior.name]
+    moments: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimiser."):
+            _, index, moment = name.split(".")
+            moments.setdefault(int(index), {})[moment] = value
+    state.optimiser.load_state_dict({**state.optimiser.state_dict(), "state": moments})
+    state.average = tensors["average"].to(device)
+    state.slice_sums = tensors["slice_sums"].to(device)
+    state.order.set_state(tensors["random.order"])
+    torch.set_rng_state(tensors["random.torch"])
+    if "random.cuda" in tensors and state.average.is_cuda:
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    state.history = meta["history"]
+    state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
+
+
+def _require_same_run(path: Path, meta: dict[str, Any], config: Config, model: dict[str, Any]) -> None:
+    """A run goes on only with the settings and cases it was started with; just the number of epochs may differ."""
+    for kind, before, now in (("setting", meta["config"], to_dict(config)), ("data", meta["model"], model)):
+        old, new = _flat(before), _flat(now)
+        for key in sorted(old.keys() | new.keys()):
+            if key != "epochs" and old.get(key) != new.get(key):
+                raise UserError(
+                    f"{path}: was made with another {kind}: {key} = {old.get(key)!r}, now {new.get(key)!r}; "
+                    "resume with the same, or train into another folder"
+                )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            out |= _flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return out

@@ -1,0 +1,59 @@
+"""What several test files share: a cache of their own, and a small dataset of phantoms."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from discoseg.data.phantom import make_phantom, write_phantom_dataset
+from discoseg.data.prepare import Grid, image_to_grid, labels_to_grid
+from discoseg.weak.bounds import bounds_from_eps
+from discoseg.weak.examples import Example
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep prepared volumes away from the user's own cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISCOSEG_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Networks this small are quicker on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of six training and two test phantoms, 48×48 in plane; read only."""
+    folder = tmp_path_factory.mktemp("data") / "phantoms"
+    write_phantom_dataset(folder, cases=6, test_cases=2, seed=1, in_plane=(48, 48))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def examples() -> list[Example]:
+    """Four phantoms as training sees them: 32×32, seeds well inside and far outside the LV, bounds of ±10 %."""
+    grid = Grid((32, 32), (0.5, 99.5), "LPS")
+    found = []
+    for seed in range(4):
+        phantom = make_phantom(seed, in_plane=(48, 48))
+        truth = labels_to_grid(phantom.label, grid) == 3
+        found.append(_example(f"phantom{seed}", image_to_grid([phantom.image], grid, name="phantom"), truth))
+    return found
+
+
+def _example(name: str, image: np.ndarray, truth: np.ndarray) -> Example:
+    from scipy.ndimage import binary_dilation, binary_erosion
+
+    disc = np.ones((1, 3, 3), bool)
+    seeds = np.full(truth.shape, -1, np.int8)
+    seeds[binary_erosion(truth, disc, iterations=2)] = 1
+    seeds[~binary_dilation(truth, disc, iterations=4)] = 0
+    return Example(name, image, seeds, truth, (9.0, 4.0, 4.0), bounds_from_eps(int(truth.sum()), 0.1))

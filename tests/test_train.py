@@ -1,0 +1,205 @@
+"""The loop: it learns, it is deterministic, a resumed run ends in the same bytes, and folders are never overwritten."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+import typing
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from discoseg import train as training
+from discoseg.checkpoint import load_tensors
+from discoseg.config import (
+    AdmmConfig,
+    AugmentConfig,
+    Config,
+    CrfConfig,
+    GridConfig,
+    Method,
+    NetworkConfig,
+    OptimiserConfig,
+)
+from discoseg.errors import UserError
+from discoseg.state import State
+from discoseg.train import train
+from discoseg.weak.examples import Example
+
+MODEL = {"label": "LV", "label_value": 3, "orientation": "LPS", "channels": 1}
+SMALL = Config(
+    epochs=3,
+    grid=GridConfig(shape=(32, 32)),
+    network=NetworkConfig(name="unet", width=4),
+    optimiser=OptimiserConfig(batch=8, lr=5e-3),
+    crf=CrfConfig(strength=0.3, sigma=0.1),
+    augment=AugmentConfig(rotate_deg=10, crop_min=0.9, flip=True, gamma=0.1, noise=0.02),
+    admm=AdmmConfig(average=0.5, schedule="balance"),
+)
+METHODS = typing.get_args(Method)
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def _run(
+    examples: list[Example], config: Config, folder: Path, *, resume: bool = False, until: float = np.inf
+) -> State:
+    """Train on three examples and validate on one; stop as if by Ctrl-C when ``until`` epochs are done."""
+
+    def progress(done: float, message: str) -> None:
+        if done > until:
+            raise _Interrupted
+
+    if config.method == "full":
+        examples = [replace(e, seeds=e.truth.astype(np.int8)) for e in examples if e.truth is not None]
+    return train(
+        examples[:3], examples[3:], config, folder, model=MODEL, device="cpu", resume=resume, progress=progress
+    )
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """All that must be the same twice: everything but clock times."""
+    kept = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {name: data for name, data in kept.items() if name not in ("timing.csv", "log.txt")}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_resumed_run_ends_in_the_bytes_of_an_uninterrupted_one(
+    method: Method, examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network: Literal["enet", "unet"] = (
+        "enet" if method == "crf+size" else "unet"
+    )  # ENet has dropout: its random state must survive too
+    config = replace(SMALL, method=method, network=NetworkConfig(name=network, width=4))
+    monkeypatch.setattr(training, "_CHECKPOINT_EVERY_S", 0.0)
+    _run(examples, config, tmp_path / "whole")
+    with pytest.raises(_Interrupted):
+        _run(examples, config, tmp_path / "parts", until=1.5)
+    torch.manual_seed(123)  # a new process does not start where the old one stopped
+    with pytest.raises(_Interrupted):
+        _run(examples, config, tmp_path / "parts", resume=True, until=2.1)
+    _run(examples, config, tmp_path / "parts", resume=True)
+    whole, parts = _files(tmp_path / "whole"), _files(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert [name for name in whole if whole[name] != parts[name]] == []
+
+
+def test_each_method_logs_its_terms(examples: list[Example], tmp_path: Path) -> None:
+    terms: dict[Method, set[str]] = {
+        "full": set(),
+        "partial": set(),
+        "penalty": {"penalty"},
+        "crf+size": {"crf", "size"},
+    }
+    for method, expected in terms.items():
+        _run(examples, replace(SMALL, method=method, epochs=1), tmp_path / method)
+        (row,) = csv.DictReader((tmp_path / method / "metrics.csv").open())
+        assert {name.removeprefix("loss_") for name in row if name.startswith("loss_")} == expected | {"seeds"}
+        for name in expected & {"crf", "size"}:
+            assert {f"primal_{name}", f"dual_{name}", f"{name}_dice", f"mu_{name}"} <= row.keys()
+        assert {"train_dice", "val_dice", "train_size_ratio", "val_size_ratio_std"} <= row.keys()
+        parts = sum(float(value) for name, value in row.items() if name.startswith("loss_"))
+        assert float(row["loss"]) == pytest.approx(parts)
+        timing = next(csv.DictReader((tmp_path / method / "timing.csv").open()))
+        assert {"network", "predict", "score", "save", *(expected - {"penalty"})} < timing.keys()
+
+
+def test_seeds_alone_are_learnt(examples: list[Example], tmp_path: Path) -> None:
+    config = replace(SMALL, method="partial", epochs=20, augment=AugmentConfig())
+    state = _run(examples, config, tmp_path / "run")
+    losses = [row["loss_seeds"] for row in state.history]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_checkpoint_honours_bounds_and_seeds(examples: list[Example], tmp_path: Path) -> None:
+    _run(examples, SMALL, tmp_path / "run")
+    tensors, meta = load_tensors(tmp_path / "run/checkpoints/latest.safetensors")
+    assert meta["epoch"] == 3
+    start = 0
+    for example in examples[:3]:
+        part = slice(start, start + len(example.seeds))
+        for name in ("crf", "size"):
+            proposal = tensors[f"{name}.proposal2"][part].numpy()
+            assert set(np.unique(proposal)) <= {0, 2}
+            assert (proposal[example.seeds >= 0] == 2 * example.seeds[example.seeds >= 0]).all()
+        assert example.bounds is not None
+        chosen = tensors["size.proposal2"][part].sum() // 2
+        assert example.bounds.low_vox <= chosen <= example.bounds.high_vox
+        start = part.stop
+
+
+def test_killed_run_resumes_to_the_same_model(examples: list[Example], tmp_path: Path) -> None:
+    """A process of its own is killed (SIGKILL) in the middle of its training."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import torch; torch.set_num_threads(1)\n"
+        "from pathlib import Path\n"
+        "from dataclasses import replace\n"
+        "import test_train as t, conftest\n"
+        "t.training._CHECKPOINT_EVERY_S = 0.0\n"
+        "examples = conftest.examples.__wrapped__()\n"
+        "t._run(examples, replace(t.SMALL, epochs=8), Path(sys.argv[2]), resume=len(sys.argv) > 3)\n"
+    )
+    command = [sys.executable, str(script), str(Path(__file__).parent)]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True)
+    process = subprocess.Popen([*command, str(tmp_path / "killed")])
+    latest = tmp_path / "killed/checkpoints/latest.safetensors"
+    deadline = time.monotonic() + 120
+    while not latest.is_file() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed/checkpoints/final.safetensors").exists()
+    subprocess.run([*command, str(tmp_path / "killed"), "resume"], check=True)
+    final = "checkpoints/final.safetensors"
+    assert (tmp_path / "killed" / final).read_bytes() == (tmp_path / "whole" / final).read_bytes()
+    assert (tmp_path / "killed/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
+    epochs = [int(row["epoch"]) for row in csv.DictReader((tmp_path / "killed/timing.csv").open())]
+    assert epochs == sorted(set(epochs))
+    assert epochs[-1] == 8
+
+
+def test_folder_in_use_is_refused_and_untouched(examples: list[Example], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="already in use"):
+        _run(examples, SMALL, tmp_path / "run")
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+    with pytest.raises(UserError, match="nothing to resume"):
+        _run(examples, SMALL, tmp_path / "run", resume=True)
+
+
+def test_resume_with_another_setting_names_it(examples: list[Example], tmp_path: Path) -> None:
+    config = replace(SMALL, epochs=1)
+    _run(examples, config, tmp_path / "run")
+    before = _files(tmp_path / "run")
+    for other in (replace(config, crf=CrfConfig(sigma=0.3)), replace(config, method="size")):
+        with pytest.raises(UserError, match=r"another setting: (crf\.|method)"):
+            _run(examples, other, tmp_path / "run", resume=True)
+    assert _files(tmp_path / "run") == before
+
+
+def test_exploding_loss_stops_and_keeps_the_last_checkpoint(examples: list[Example], tmp_path: Path) -> None:
+    config = replace(SMALL, method="partial")
+    _run(examples, replace(config, epochs=1), tmp_path / "run")
+    before = (tmp_path / "run/checkpoints/latest.safetensors").read_bytes()
+    broken = [replace(e, image=np.full_like(e.image, np.nan)) for e in examples]
+    with pytest.raises(UserError, match="the loss became nan in epoch 2"):
+        _run(broken, replace(config, epochs=2), tmp_path / "run", resume=True)
+    assert (tmp_path / "run/checkpoints/latest.safetensors").read_bytes() == before
+
+
+def test_cuda_without_cuda_is_said() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(UserError, match="--device cuda"):
+        training.choose_device("cuda")
