@@ -1,0 +1,1 @@
+"""Whole experiments: the demo, and the paper's tables and figures."""

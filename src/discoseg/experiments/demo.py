@@ -1,0 +1,125 @@
+"""The demo: the paper's comparison in miniature, on phantoms, in a few minutes on two CPU cores.
+
+    discoseg demo --out demo
+
+One click per training volume and an atlas give seeds, ±10 % of the true size gives bounds; the same small U-Net is
+trained with discrete proposals (crf+size) and with the size penalty, and both are scored on volumes neither has seen.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, pstdev
+
+from discoseg.config import PRESETS, Config, GridConfig, Method, NetworkConfig, OptimiserConfig
+from discoseg.data.layouts import find_dataset
+from discoseg.data.phantom import write_phantom_dataset
+from discoseg.data.splits import split_cases
+from discoseg.evaluate import Evaluation, evaluate, write_evaluation
+from discoseg.fit import fit
+from discoseg.predict import load_model, predict_files
+from discoseg.progress import progress_bar
+from discoseg.report import write_report
+from discoseg.run import RunFolder
+from discoseg.weak.examples import chosen_label
+from discoseg.weak.seeds import make_seeds
+from discoseg.weak.seeds_table import print_seeds
+
+METHODS: tuple[Method, ...] = ("crf+size", "penalty")
+CONFIG = replace(
+    PRESETS["default"],
+    label="LV",
+    size_eps=0.1,
+    epochs=30,
+    grid=GridConfig(shape=(64, 64), clip_percent=(0.5, 99.5)),
+    network=NetworkConfig(name="unet", width=12),
+    optimiser=OptimiserConfig(batch=8, lr=2e-3, lr_factor=0.3, lr_every=15),
+)
+
+
+def run_demo(out: Path) -> dict[str, Evaluation]:
+    """Make the demo in the folder ``out`` and print its results; what an earlier start finished is not made again.
+
+    Returns the evaluation of each method on the held-out volumes.
+    """
+    phantoms = out / "phantoms"
+    if not (phantoms / "dataset.json").is_file():  # the dataset's last file
+        print("1. Phantoms: 24 training and 8 held-out volumes")
+        write_phantom_dataset(phantoms, cases=24, test_cases=8, seed=0)
+    seeds = make_demo_seeds(phantoms, out / "seeds")
+    evaluations: dict[str, Evaluation] = {}
+    for method in METHODS:
+        run = out / method
+        if not RunFolder(run).final.is_file():
+            _train(phantoms, seeds, run, replace(CONFIG, method=method))
+        evaluations[method] = _score(run, phantoms, out / f"{method}-predictions")
+    _print_comparison(evaluations)
+    page = out / "report.html"
+    page.unlink(missing_ok=True)  # it is made of the runs, which stay
+    write_report([out / method for method in METHODS], page)
+    print(f"\nReport with curves and pictures: {page.resolve()}")
+    return evaluations
+
+
+def make_demo_seeds(phantoms: Path, out: Path) -> Path:
+    """Derive weak label maps from the phantoms' clicks and an atlas of the training masks; return their folder."""
+    if (out / "atlas.npz").is_file():  # the folder's last file
+        return out
+    dataset = find_dataset(phantoms)
+    training, _ = split_cases(dataset, seed=CONFIG.seed)
+    with progress_bar("seeds") as update:
+        seeded = make_seeds(
+            dataset,
+            training,
+            out,
+            label=chosen_label(dataset, CONFIG.label),
+            grid=CONFIG.grid,
+            clicks=phantoms / "clicks.json",
+            progress=lambda done, total: update(done, total, "volumes"),
+        )
+    print("2. Seeds: one click per volume, an atlas around it")
+    print_seeds(seeded, out)
+    return out
+
+
+def _train(phantoms: Path, seeds: Path, run: Path, config: Config) -> None:
+    print(f"3. Training {config.method}: {config.epochs} epochs")
+    with progress_bar(config.method) as update:
+        fit(
+            phantoms,
+            run,
+            config,
+            seeds=seeds,
+            resume=(run / "config.toml").is_file(),
+            progress=lambda done, message: update(done, config.epochs, message),
+        )
+
+
+def _score(run: Path, phantoms: Path, predictions: Path) -> Evaluation:
+    """Predict the held-out volumes with the last epoch's model, and compare them with their masks."""
+    images = sorted((phantoms / "imagesTs").iterdir())
+    missing = [image for image in images if not (predictions / image.name).is_file()]
+    if missing:
+        predict_files(load_model(run, checkpoint="final"), missing, predictions)
+    evaluation = evaluate(predictions, phantoms / "labelsTs", labels=("3",))
+    write_evaluation(run / "held-out.csv", evaluation)
+    return evaluation
+
+
+def _print_comparison(evaluations: dict[str, Evaluation]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("method", title="LV on held-out phantoms, mean ± standard deviation", title_justify="left")
+    for column in ("3D Dice", "HD95 mm", "ASD mm", "volume, % of the true"):
+        table.add_column(column, justify="right")
+    for method, evaluation in evaluations.items():
+        ratios = [100 * score.predicted_ml / score.reference_ml for score in evaluation.scores]
+        (summary,) = evaluation.summaries()
+        table.add_row(
+            method,
+            f"{summary.dice_mean:.3f} ± {summary.dice_std:.3f}",
+            f"{summary.hd95_mm_mean:.1f}",
+            f"{summary.asd_mm_mean:.1f}",
+            f"{mean(ratios):.0f} ± {pstdev(ratios):.0f}",
+        )
+    Console().print(table)

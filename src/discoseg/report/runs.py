@@ -1,0 +1,149 @@
+"""Read finished or running trainings back from their run folders, for figures and tables."""
+
+import csv
+import io
+import json
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discoseg.errors import UserError
+
+Floats = NDArray[np.float64]
+Slice = dict[str, NDArray[Any]]
+"""A case's slice (H, W) at one epoch: image, seeds, probability and, if they exist, truth, crf and size."""
+
+_SHOWN_EPOCHS = (1, 2, 10)  # and the last one, as in the paper's figure
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder says; ``timing``, ``cases`` and ``snapshots`` are empty where it has none."""
+
+    name: str
+    root: Path
+    config: dict[str, Any]
+    config_text: str
+    facts: dict[str, Any]  # run.json
+    metrics: dict[str, Floats]  # column -> (epochs,), nan where a row has no value
+    timing: dict[str, Floats]  # phase, or "epoch" -> (epochs,), in seconds
+    cases: list[dict[str, str]]
+    snapshots: dict[int, dict[str, Slice]]  # epoch -> case -> slice
+
+    def last(self, column: str) -> float:
+        """The value of a metric after the last epoch, nan where the run has none."""
+        return float(self.metrics[column][-1]) if column in self.metrics else np.nan
+
+
+def read_runs(roots: Sequence[Path]) -> list[Run]:
+    """Read run folders; each is named after its folder, or by its path where two folders are named alike."""
+    places = [root.resolve() for root in roots]
+    twice = [root for root, place in zip(roots, places, strict=True) if places.count(place) > 1]
+    if twice:
+        raise UserError(f"{twice[0]}: given more than once; name each run folder once")
+    names = [place.name for place in places]
+    return [
+        _read_run(root, name if names.count(name) == 1 else str(root)) for root, name in zip(roots, names, strict=True)
+    ]
+
+
+def _read_run(root: Path, name: str) -> Run:
+    if not root.is_dir():
+        raise UserError(f"{root}: no such run folder")
+    config_text = read_text(root / "config.toml", "so this is no run folder")
+    path, timing, cases = root / "metrics.csv", root / "timing.csv", root / "cases.csv"
+    metrics = _columns(path, read_rows(path, needs=("epoch",), if_missing="no epoch is finished yet"))
+    if not metrics or np.isnan(metrics["epoch"]).any():
+        raise UserError(f"{path}: broken, it needs one row an epoch, with its number in the column epoch")
+    return Run(
+        name=name,
+        root=root,
+        config=_parse_toml(root / "config.toml", config_text),
+        config_text=config_text,
+        facts=_parse_json(root / "run.json", read_text(root / "run.json", "so this is no run folder")),
+        metrics=metrics,
+        timing=_columns(timing, read_rows(timing, needs=("epoch",))) if timing.is_file() else {},
+        cases=read_rows(cases, needs=("case", "split")) if cases.is_file() else [],
+        snapshots={epoch: _read_snapshot(path) for epoch, path in _shown_snapshots(root / "snapshots")},
+    )
+
+
+def read_rows(path: Path, *, needs: Sequence[str] = (), if_missing: str = "") -> list[dict[str, str]]:
+    """Read a CSV file; a row that does not fit its header, or a missing column, is a :class:`UserError`."""
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(path, if_missing)), strict=True)
+        rows = list(reader)
+    except csv.Error as error:
+        raise UserError(f"{path}: broken CSV: {error}") from error
+    for column in needs:
+        if column not in (reader.fieldnames or ()):
+            raise UserError(f"{path}: broken CSV: it has no column {column}")
+    for line, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise UserError(f"{path}: broken CSV: row {line} does not have the header's number of columns")
+    return rows
+
+
+def number(path: Path, column: str, text: str | float | None) -> float:
+    """The number in a table's cell; nan where it is empty."""
+    try:
+        return float(text) if text not in ("", None) else np.nan
+    except ValueError as error:
+        raise UserError(f"{path}: broken, column {column} holds {text!r} where a number belongs") from error
+
+
+def _columns(path: Path, rows: Sequence[dict[str, str]]) -> dict[str, Floats]:
+    return {key: np.array([number(path, key, row[key]) for row in rows]) for key in (rows[0] if rows else ())}
+
+
+def _shown_snapshots(folder: Path) -> list[tuple[int, Path]]:
+    """The snapshots at or shortly before the epochs to show, and the last, in order."""
+    numbered = ((path.stem.removeprefix("epoch_"), path) for path in folder.glob("epoch_*.npz"))
+    found = {int(epoch): path for epoch, path in numbered if epoch.isdecimal()}
+    wanted = {max((e for e in found if e <= shown), default=0) for shown in _SHOWN_EPOCHS}
+    wanted.add(max(found, default=0))
+    return [(epoch, found[epoch]) for epoch in sorted(wanted & found.keys())]
+
+
+def _read_snapshot(path: Path) -> dict[str, Slice]:
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+        slices: dict[str, Slice] = {str(name): {} for name in arrays.pop("names")}
+        for key, array in arrays.items():
+            index, kind = key.split(".")
+            slices[list(slices)[int(index)]][kind] = array
+    except (zipfile.BadZipFile, zlib.error, ValueError, LookupError, EOFError, OSError) as error:
+        raise UserError(f"{path}: broken snapshot: {error}") from error
+    return slices
+
+
+def read_text(path: Path, if_missing: str = "") -> str:
+    """Read a UTF-8 file that must exist; ``if_missing`` says what it means where it does not."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist{f', {if_missing}' if if_missing else ''}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def _parse_toml(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+
+
+def _parse_json(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from error
