@@ -45,20 +45,20 @@ class Check:
         from discoseg.data.check import check_dataset
         from discoseg.data.check_table import print_check
         from discoseg.data.layouts import find_dataset
-        from discoseg.progress import progress_bar
+        from discoseg.progress import progress_bars
         from discoseg.weak.bounds import parse_size_ml, read_bounds_csv
 
         dataset = find_dataset(self.dataset)
         bounds = None if self.size_csv is None else read_bounds_csv(self.size_csv)
         if self.size_ml is not None:
             bounds = dict.fromkeys((case.name for case in dataset.cases), parse_size_ml(self.size_ml))
-        with progress_bar("reading") as update:
+        with progress_bars() as update:
             check = check_dataset(
                 dataset,
                 label=self.label,
                 weak=self.seeds,
                 bounds_ml=bounds,
-                progress=lambda done, total: update(done, total, "cases"),
+                progress=lambda done, total: update("reading", done, total, "cases"),
             )
         print_check(check, per_case=self.cases)
         return 2 if check.problems else 0
@@ -91,14 +91,14 @@ class Seeds:
         """Run the command; return the exit status."""
         from discoseg.data.layouts import find_dataset
         from discoseg.data.splits import split_cases
-        from discoseg.progress import progress_bar
+        from discoseg.progress import progress_bars
         from discoseg.weak.examples import chosen_label
         from discoseg.weak.seeds import make_seeds
         from discoseg.weak.seeds_table import print_seeds
 
         dataset = find_dataset(self.dataset)
         training, _ = split_cases(dataset, split=self.split, fraction=self.validation_fraction, seed=self.seed)
-        with progress_bar("seeds") as update:
+        with progress_bars() as update:
             seeded = make_seeds(
                 dataset,
                 training,
@@ -107,7 +107,7 @@ class Seeds:
                 grid=GridConfig(self.grid),
                 clicks=self.clicks,
                 atlas=self.atlas,
-                progress=lambda done, total: update(done, total, "cases"),
+                progress=lambda done, total: update("seeds", done, total, "cases"),
             )
         print_seeds(seeded, self.out)
         return 0
@@ -137,8 +137,8 @@ class Train:
 
     def run(self) -> int:
         """Run the command; return the exit status."""
-        from discoseg.fit import fit, recorded_sources
-        from discoseg.progress import progress_bar
+        from discoseg.progress import progress_bars
+        from discoseg.workflow import fit, recorded_sources
 
         sources: dict[str, Any] = {
             "seeds": self.seeds,
@@ -153,7 +153,7 @@ class Train:
                 "validation_fraction": recorded["validation_fraction"],
             }
         epochs = self.config.epochs
-        with progress_bar("preparing") as prepare, progress_bar("training") as update:
+        with progress_bars() as update:
             state = fit(
                 self.dataset,
                 self.out,
@@ -161,8 +161,8 @@ class Train:
                 **sources,
                 device=self.device,
                 resume=self.resume,
-                prepare_progress=lambda done, total: prepare(done, total, "cases"),
-                progress=lambda done, message: update(done, epochs, message),
+                prepare_progress=lambda done, total: update("preparing", done, total, "cases"),
+                progress=lambda done, message: update("training", done, epochs, message),
             )
         last = state.history[-1]
         print(f"{self.out}: {state.epoch} epochs of {self.config.method}, loss {last['loss']:.4f}")
@@ -194,18 +194,18 @@ class Predict:
     def run(self) -> int:
         """Run the command; return the exit status."""
         from discoseg.predict import load_model, predict_files
-        from discoseg.progress import progress_bar
+        from discoseg.progress import progress_bars
 
         if not self.images:
             raise UserError("IMAGE: give at least one image file or folder")
         model = load_model(self.run_folder, device=self.device, checkpoint=self.checkpoint)
-        with progress_bar("predicting") as update:
+        with progress_bars() as update:
             written = predict_files(
                 model,
                 self.images,
                 self.out,
                 probabilities=self.probabilities,
-                progress=lambda done, total: update(done, total, "images"),
+                progress=lambda done, total: update("predicting", done, total, "images"),
             )
         print(f"{self.out}: {len(written)} label maps of {model.label} (value {model.label_value})")
         return 0
@@ -226,7 +226,7 @@ class Evaluate:
 
     def run(self) -> int:
         """Run the command; return the exit status."""
-        from discoseg.evaluate import evaluate, print_evaluation, write_evaluation
+        from discoseg.evaluation import evaluate, print_evaluation, write_evaluation
 
         evaluation = evaluate(self.predictions, self.references, labels=self.label)
         if self.out is not None:

@@ -48,12 +48,12 @@ class Model:
         return probability.like((probability.array >= 0.5).astype(np.uint8) * np.uint8(self.label_value))
 
 
-def load_model(path: Path, *, device: str = "auto", checkpoint: str = "best") -> Model:
+def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "best") -> Model:
     """Load a run folder's ``best`` or ``final`` model, or a checkpoint file.
 
     A run without validation cases has no best epoch; its final model takes that place.
     """
-    file = path
+    file = path = Path(path)
     if path.is_dir():
         run = RunFolder(path)
         file = run.best if checkpoint == "best" and run.best.is_file() else run.final

@@ -1,22 +1,19 @@
-"""Progress in the terminal: a bar where there is one, nothing where output goes to a file."""
+"""Progress in the terminal: bars where there is one, nothing where output goes to a file."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Update = Callable[[str, float, float, str], None]
+"""Called with a bar's title, what is done, what there is in all, and a few words about it."""
+
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[float, float, str], None]]:
-    """Yield ``update(done, total, message)``, which draws a bar with the time left on standard error."""
+def progress_bars() -> Iterator[Update]:
+    """Yield a function that draws one bar for every title it is called with, with the time left, on standard error."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
     columns = (
         TextColumn("{task.description}"),
@@ -24,10 +21,15 @@ def progress_bar(title: str) -> Iterator[Callable[[float, float, str], None]]:
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
-        TimeRemainingColumn(),
+        TimeLeftColumn(),
         TextColumn("{task.fields[message]}"),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(title, total=None, message="")
-        yield lambda done, total, message: bar.update(task, completed=done, total=total, message=message)
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
+
+        def update(title: str, done: float, total: float, message: str) -> None:
+            if title not in tasks:
+                tasks[title] = bars.add_task(title, message="")
+            bars.update(tasks[title], completed=done, total=total, message=message)
+
+        yield update

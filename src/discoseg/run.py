@@ -43,14 +43,19 @@ class RunFolder:
 
         A run that was stopped before its first checkpoint resumes from the beginning.
         """
+        cls.require_usable(root, resume=resume)
         folder = cls(root)
+        for path in (folder.latest.parent, folder.snapshots):
+            path.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @staticmethod
+    def require_usable(root: Path, *, resume: bool) -> None:
+        """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with."""
         if resume and not (root / "config.toml").is_file():
             raise UserError(f"{root}: nothing to resume, it has no config.toml; start it without --resume")
         if not resume and root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UserError(f"{root}: already in use; choose another --out, or go on with it by --resume")
-        for path in (folder.latest.parent, folder.snapshots):
-            path.mkdir(parents=True, exist_ok=True)
-        return folder
 
     @property
     def latest(self) -> Path:

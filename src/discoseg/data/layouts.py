@@ -46,8 +46,9 @@ class Dataset:
         raise UserError(f"label {label!r} is not in {self.root}: use one of {known}")
 
 
-def find_dataset(root: Path) -> Dataset:
+def find_dataset(root: Path | str) -> Dataset:
     """Recognise the layout of a folder and list its cases in the order of their names; reads no voxels."""
+    root = Path(root)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder" if root.exists() else f"{root} does not exist")
     dataset = _find_nnunet(root) or _find_acdc(root) or _find_promise12(root) or _find_folder(root)

@@ -131,8 +131,9 @@ def format_shape(shape: tuple[int, ...]) -> str:
     return "×".join(str(n) for n in reversed(shape))
 
 
-def read_volume(path: Path) -> Volume:
+def read_volume(path: Path | str) -> Volume:
     """Read a NIfTI or MetaImage file; trailing axes of length 1 are dropped, a 2D image becomes one slice."""
+    path = Path(path)
     suffix = _require_image_suffix(path)
     if not path.is_file():
         raise UserError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
@@ -155,8 +156,9 @@ def read_orientation(path: Path) -> str:
     return read_volume(path).orientation
 
 
-def write_volume(path: Path, volume: Volume) -> None:
+def write_volume(path: Path | str, volume: Volume) -> None:
     """Write a volume in the format its name asks for, all or nothing; bool becomes uint8, float16 float32."""
+    path = Path(path)
     suffix = _require_image_suffix(path)
     stored = {np.dtype(bool): np.uint8, np.dtype(np.float16): np.float32}.get(volume.array.dtype)
     if stored is not None:

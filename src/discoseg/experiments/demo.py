@@ -6,33 +6,37 @@ One click per training volume and an atlas give seeds, ±10 % of the true size g
 trained with discrete proposals (crf+size) and with the size penalty, and both are scored on volumes neither has seen.
 """
 
+import multiprocessing
+import queue
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, pstdev
 
-from discoseg.config import PRESETS, Config, GridConfig, Method, NetworkConfig, OptimiserConfig
+from discoseg.config import PRESETS, GridConfig, Method, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
-from discoseg.evaluate import Evaluation, evaluate, write_evaluation
-from discoseg.fit import fit
+from discoseg.evaluation import Evaluation, evaluate, write_evaluation
 from discoseg.predict import load_model, predict_files
-from discoseg.progress import progress_bar
+from discoseg.progress import progress_bars
 from discoseg.report import write_report
 from discoseg.run import RunFolder
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds
 from discoseg.weak.seeds_table import print_seeds
+from discoseg.workflow import fit
 
 METHODS: tuple[Method, ...] = ("crf+size", "penalty")
 CONFIG = replace(
     PRESETS["default"],
     label="LV",
     size_eps=0.1,
-    epochs=30,
+    epochs=25,
     grid=GridConfig(shape=(64, 64), clip_percent=(0.5, 99.5)),
     network=NetworkConfig(name="unet", width=12),
-    optimiser=OptimiserConfig(batch=8, lr=2e-3, lr_factor=0.3, lr_every=15),
+    optimiser=OptimiserConfig(batch=4, lr=2e-3, lr_factor=0.3, lr_every=12),
 )
 
 
@@ -46,12 +50,10 @@ def run_demo(out: Path) -> dict[str, Evaluation]:
         print("1. Phantoms: 24 training and 8 held-out volumes")
         write_phantom_dataset(phantoms, cases=24, test_cases=8, seed=0)
     seeds = make_demo_seeds(phantoms, out / "seeds")
+    _train_all(phantoms, seeds, out)
     evaluations: dict[str, Evaluation] = {}
     for method in METHODS:
-        run = out / method
-        if not RunFolder(run).final.is_file():
-            _train(phantoms, seeds, run, replace(CONFIG, method=method))
-        evaluations[method] = _score(run, phantoms, out / f"{method}-predictions")
+        evaluations[method] = _score(out / method, phantoms, out / f"{method}-predictions")
     _print_comparison(evaluations)
     page = out / "report.html"
     page.unlink(missing_ok=True)  # it is made of the runs, which stay
@@ -66,7 +68,7 @@ def make_demo_seeds(phantoms: Path, out: Path) -> Path:
         return out
     dataset = find_dataset(phantoms)
     training, _ = split_cases(dataset, seed=CONFIG.seed)
-    with progress_bar("seeds") as update:
+    with progress_bars() as update:
         seeded = make_seeds(
             dataset,
             training,
@@ -74,24 +76,49 @@ def make_demo_seeds(phantoms: Path, out: Path) -> Path:
             label=chosen_label(dataset, CONFIG.label),
             grid=CONFIG.grid,
             clicks=phantoms / "clicks.json",
-            progress=lambda done, total: update(done, total, "volumes"),
+            progress=lambda done, total: update("seeds", done, total, "volumes"),
         )
     print("2. Seeds: one click per volume, an atlas around it")
     print_seeds(seeded, out)
     return out
 
 
-def _train(phantoms: Path, seeds: Path, run: Path, config: Config) -> None:
-    print(f"3. Training {config.method}: {config.epochs} epochs")
-    with progress_bar(config.method) as update:
-        fit(
-            phantoms,
-            run,
-            config,
-            seeds=seeds,
-            resume=(run / "config.toml").is_file(),
-            progress=lambda done, message: update(done, config.epochs, message),
-        )
+def _train_all(phantoms: Path, seeds: Path, out: Path) -> None:
+    """Train all methods at once, each in a process of its own on one core, and show how far they are."""
+    unfinished = [method for method in METHODS if not RunFolder(out / method).final.is_file()]
+    if not unfinished:
+        return
+    print(f"3. Training {' and '.join(unfinished)}: {CONFIG.epochs} epochs each")
+    context = multiprocessing.get_context("spawn")
+    with (
+        context.Manager() as manager,
+        progress_bars() as update,
+        ProcessPoolExecutor(len(unfinished), mp_context=context) as pool,
+    ):
+        reports = manager.Queue()
+        jobs = [pool.submit(_train, phantoms, seeds, out / method, method, reports) for method in unfinished]
+        while not all(job.done() for job in jobs) or not reports.empty():
+            with suppress(queue.Empty):
+                method, done, message = reports.get(timeout=0.2)
+                update(method, done, CONFIG.epochs, message)
+        for job in jobs:
+            job.result()
+
+
+def _train(
+    phantoms: Path, seeds: Path, run: Path, method: Method, reports: "queue.Queue[tuple[str, float, str]]"
+) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    fit(
+        phantoms,
+        run,
+        replace(CONFIG, method=method),
+        seeds=seeds,
+        resume=(run / "config.toml").is_file(),
+        progress=lambda done, message: reports.put((method, done, message)),
+    )
 
 
 def _score(run: Path, phantoms: Path, predictions: Path) -> Evaluation:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from discoseg.data.volume import Volume, write_volume
 from discoseg.errors import UserError
-from discoseg.evaluate import Evaluation, Score, evaluate, print_evaluation, write_evaluation
+from discoseg.evaluation import Evaluation, Score, evaluate, print_evaluation, write_evaluation
 
 SPACING_MM = (5.0, 2.0, 1.0)  # (z, y, x)
 

@@ -10,6 +10,7 @@ from discoseg.data.layouts import find_dataset
 from discoseg.data.prepare import Grid, common_orientation, prepare_cases
 from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
+from discoseg.run import RunFolder
 from discoseg.state import State
 from discoseg.train import Progress, train
 from discoseg.weak.examples import chosen_label, training_examples, validation_examples
@@ -33,6 +34,7 @@ def fit(
     ``seeds`` is a folder of weak label maps by case name; without it the dataset's own labels annotate. Validation
     cases are those of the JSON file ``split``, or a ``validation_fraction`` of the patients.
     """
+    RunFolder.require_usable(out, resume=resume)
     found = find_dataset(dataset)
     label = chosen_label(found, config.label)
     cases, held_out = split_cases(found, split=split, fraction=validation_fraction, seed=config.seed)

@@ -1,0 +1,396 @@
+"""The command line as a user meets it: the whole path on phantoms, and every mistake in one line with status 2."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from discoseg.cli import main, parse
+from discoseg.config import PRESETS
+from discoseg.data.volume import read_volume, write_volume
+
+SMALL = ["--epochs", "2", "--grid.shape", "32", "32", "--network.width", "4", "--device", "cpu"]
+LV = ["--label", "LV"]
+
+
+def run(*arguments: object) -> int:
+    """Run the command in this process and return its exit status."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def seeds(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weak label maps of all training phantoms; read only."""
+    folder = tmp_path_factory.mktemp("seeds") / "LV"
+    clicks = phantoms / "clicks.json"
+    assert run("seeds", phantoms, *LV, "--out", folder, "--grid", 32, 32, "--clicks", clicks) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(phantoms: Path, seeds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two epochs; read only."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert run("train", phantoms, *LV, "--seeds", seeds, "--size-eps", 0.2, "--out", folder, *SMALL) == 0
+    return folder
+
+
+@pytest.fixture
+def broken(phantoms: Path, tmp_path: Path) -> Path:
+    """A copy of the phantoms to spoil."""
+    return Path(shutil.copytree(phantoms, tmp_path / "broken"))
+
+
+@pytest.fixture
+def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must fail, check that it does so properly, and return what it says."""
+
+    def check(*arguments: object) -> str:
+        capsys.readouterr()
+        assert run(*arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("discoseg: error: ")
+        return line
+
+    return check
+
+
+# The whole path
+
+
+def test_seeds_are_label_maps_with_the_images_geometry(phantoms: Path, seeds: Path) -> None:
+    maps = sorted(seeds.glob("*.nii.gz"))
+    assert [path.name for path in maps] == [f"phantom_{n:03d}.nii.gz" for n in range(1, 7)]
+    for path in maps:
+        weak = read_volume(path)
+        image = read_volume(phantoms / "imagesTr" / path.name.replace(".nii", "_0000.nii"))
+        assert np.array_equal(weak.affine, image.affine)
+        assert weak.spacing_mm == image.spacing_mm
+        assert weak.array.dtype == np.uint8
+        assert set(np.unique(weak.array)) == {0, 3, 4}
+
+
+def test_an_atlas_serves_volumes_that_have_only_a_click(phantoms: Path, seeds: Path, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(phantoms, tmp_path / "bare"))
+    shutil.rmtree(bare / "labelsTr")
+    atlas = seeds / "atlas.npz"
+    clicks = bare / "clicks.json"
+    assert run("seeds", bare, *LV, "--atlas", atlas, "--clicks", clicks, "--out", tmp_path / "again") == 0
+    for path in seeds.glob("*.nii.gz"):
+        assert np.array_equal(read_volume(path).array, read_volume(tmp_path / "again" / path.name).array)
+
+
+def test_run_predicts_evaluates_and_reports(
+    trained: Path, phantoms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, table, page = tmp_path / "out", tmp_path / "scores.json", tmp_path / "page.html"
+    assert run("predict", trained, phantoms / "imagesTs", "--out", out, "--probabilities", "--device", "cpu") == 0
+    for image in sorted((phantoms / "imagesTs").iterdir()):
+        mask, source = read_volume(out / image.name), read_volume(image)
+        assert np.array_equal(mask.affine, source.affine)
+        assert mask.shape == source.shape
+        assert set(np.unique(mask.array)) <= {0, 3}
+        probability = read_volume(out / image.name.replace("_0000", "_0000_probability"))
+        assert probability.array.dtype == np.float32
+        assert np.array_equal(probability.array >= 0.5, mask.array == 3)
+    assert run("evaluate", out, phantoms, *LV, "--out", table) == 0
+    assert len(json.loads(table.read_text())["cases"]) == 2
+    assert run("report", trained, "--out", page) == 0
+    assert "crf+size" in page.read_text()
+    assert "LV" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("codes", ["RAS", "SLA"])
+def test_prediction_does_not_depend_on_how_a_file_is_stored(
+    codes: str, trained: Path, phantoms: Path, tmp_path: Path
+) -> None:
+    image = read_volume(phantoms / "imagesTs/phantom_007_0000.nii.gz")
+    write_volume(tmp_path / "straight.nii.gz", image)
+    write_volume(tmp_path / "turned.mha", image.reoriented(codes))
+    files = (tmp_path / "straight.nii.gz", tmp_path / "turned.mha")
+    assert run("predict", trained, *files, "--out", tmp_path / "out", "--device", "cpu") == 0
+    straight, turned = read_volume(tmp_path / "out/straight.nii.gz"), read_volume(tmp_path / "out/turned.mha")
+    assert turned.orientation == codes
+    assert np.array_equal(turned.reoriented(straight.orientation).array, straight.array)
+
+
+def test_resume_needs_no_setting_twice(
+    phantoms: Path, seeds: Path, trained: Path, tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    assert "already in use" in complaint("train", phantoms, "--out", folder)
+    assert run("train", phantoms, "--out", folder, "--resume", "--epochs", 3, "--device", "cpu") == 0
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 4
+    line = complaint("train", phantoms, "--out", folder, "--resume", "--crf.sigma", 0.7, "--device", "cpu")
+    assert "latest.safetensors: was made with another setting: crf.sigma" in line
+
+
+def test_check_says_what_is_there(phantoms: Path, seeds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", phantoms, *LV, "--seeds", seeds, "--cases") == 0
+    printed = capsys.readouterr().out
+    for word in ("nnunet", "48×48", "LV", "phantom_003", "no problem found"):
+        assert word in printed
+
+
+def test_preset_and_options_make_the_configuration(tmp_path: Path) -> None:
+    command = parse(["train", "x", "--out", "y", "--preset", "paper-acdc-rv", "--epochs", "7"])
+    assert command.config.epochs == 7  # type: ignore[union-attr]
+    assert command.config.crf == PRESETS["paper-acdc-rv"].crf  # type: ignore[union-attr]
+
+
+# Mistakes
+
+
+@contextmanager
+def _untouched(*folders: Path) -> Iterator[None]:
+    """Check that a failing command leaves nothing behind in ``folders``."""
+    before = [sorted(folder.rglob("*")) for folder in folders]
+    yield
+    assert [sorted(folder.rglob("*")) for folder in folders] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["train", "x", "--out", "y", "--method", "magic"], "--method"),
+        (["train", "x", "--out", "y", "--epochs", "many"], "--epochs"),
+        (["train", "x", "--out", "y", "--epochs", "0"], "--epochs 0"),
+        (["train", "x", "--out", "y", "--size-eps", "-1"], "--size-eps"),
+        (["train", "x", "--out", "y", "--size-eps", "1", "--size-ml", "1:2"], "--size-ml"),
+        (["train", "x", "--out", "y", "--preset", "paper-liver"], "--preset paper-liver"),
+        (["train", "x", "--out", "y", "--epoch", "3"], "--epoch"),
+        (["train", "x"], "--out"),
+        (["predict", "nowhere", "--out", "y"], "IMAGE"),
+        (["predict", "nowhere", "a.nii.gz", "--out", "y"], "nowhere"),
+        (["evaluate", "nowhere", "nowhere"], "nowhere"),
+        (["report", "nowhere", "--out", "y.html"], "nowhere"),
+        (["check", "nowhere"], "nowhere"),
+        (["dance"], "dance"),
+    ],
+)
+def test_wrong_words_name_the_option(
+    arguments: list[str],
+    culprit: str,
+    complaint: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with _untouched(tmp_path):
+        assert culprit in complaint(*arguments)
+
+
+def _spoil_truncated(root: Path) -> str:
+    path = root / "imagesTr/phantom_002_0000.nii.gz"
+    path.write_bytes(path.read_bytes()[:2000])
+    return path.name
+
+
+def _spoil_missing(root: Path) -> str:
+    path = root / "imagesTr/phantom_002_0000.nii.gz"
+    path.unlink()
+    return path.name
+
+
+def _spoil_nonsense(root: Path) -> str:
+    path = root / "labelsTr/phantom_003.nii.gz"
+    path.write_bytes(b"no image at all")
+    return path.name
+
+
+def _change(path: Path, change: Callable[[np.ndarray], np.ndarray]) -> str:
+    volume = read_volume(path)
+    array = change(volume.array.copy())
+    header = volume.header if array.shape == volume.shape else None
+    write_volume(path, type(volume)(array, volume.affine, volume.spacing_mm, header))
+    return path.name
+
+
+def _spoil_nan(root: Path) -> str:
+    def change(array: np.ndarray) -> np.ndarray:
+        array = array.astype(np.float32)
+        array[0, 0, 0] = np.nan
+        return array
+
+    return _change(root / "imagesTr/phantom_001_0000.nii.gz", change)
+
+
+def _spoil_constant(root: Path) -> str:
+    return _change(root / "imagesTr/phantom_001_0000.nii.gz", np.ones_like)
+
+
+def _spoil_shape(root: Path) -> str:
+    return _change(root / "labelsTr/phantom_001.nii.gz", lambda array: array[:, 1:])
+
+
+def _spoil_affine(root: Path) -> str:
+    path = root / "labelsTr/phantom_001.nii.gz"
+    volume = read_volume(path)
+    affine = volume.affine.copy()
+    affine[0, 3] += 30
+    write_volume(path, type(volume)(volume.array, affine, volume.spacing_mm))
+    return path.name
+
+
+def _spoil_values(root: Path) -> str:
+    return _change(root / "labelsTr/phantom_001.nii.gz", lambda array: np.where(array == 2, 77, array))
+
+
+def _spoil_json(root: Path) -> str:
+    (root / "dataset.json").write_text("{")
+    return "dataset.json"
+
+
+def _spoil_empty(root: Path) -> str:
+    for folder in ("imagesTr", "labelsTr", "imagesTs", "labelsTs"):
+        shutil.rmtree(root / folder)
+    return str(root)
+
+
+SPOILS = [
+    _spoil_truncated,
+    _spoil_missing,
+    _spoil_nonsense,
+    _spoil_nan,
+    _spoil_constant,
+    _spoil_shape,
+    _spoil_affine,
+    _spoil_values,
+    _spoil_json,
+    _spoil_empty,
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_spoilt_dataset_is_named_by_check_and_by_training(
+    spoil: Callable[[Path], str],
+    broken: Path,
+    tmp_path: Path,
+    complaint: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    culprit = spoil(broken)
+    with _untouched(broken):
+        line = complaint("train", broken, *LV, "--method", "full", "--out", tmp_path / "run", *SMALL)
+    assert culprit in line or culprit.replace(".nii.gz", "") in line
+    assert not (tmp_path / "run").exists()
+    assert run("check", broken) == 2
+    printed = capsys.readouterr()
+    assert culprit in (printed.out + printed.err).replace("\n", "")
+
+
+def test_annotations_that_cannot_train(
+    phantoms: Path, seeds: Path, tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    out = ["--out", tmp_path / "run", *SMALL]
+    assert "--label is needed" in complaint("train", phantoms, *out)
+    assert "'liver'" in complaint("train", phantoms, "--label", "liver", *out)
+    assert "every voxel is annotated already" in complaint("train", phantoms, *LV, "--size-eps", 0.1, *out)
+    assert "--size-eps, --size-ml or --size-csv" in complaint("train", phantoms, *LV, "--seeds", seeds, *out)
+    assert "no training case has a foreground seed" in complaint(
+        "train", phantoms, "--label", "RV", "--seeds", seeds, "--method", "partial", *out
+    )
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert str(empty) in complaint("train", phantoms, *LV, "--seeds", empty, "--method", "partial", *out)
+    some = Path(shutil.copytree(seeds, tmp_path / "some"))
+    (some / "phantom_002.nii.gz").unlink()
+    (some / "phantom_003.nii.gz").unlink()
+    line = complaint("train", phantoms, *LV, "--seeds", some, "--method", "partial", *out)
+    assert "no weak label map for case phantom_00" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_infeasible_bounds_name_the_case(
+    phantoms: Path, seeds: Path, tmp_path: Path, complaint: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = ["train", phantoms, *LV, "--seeds", seeds, "--out", tmp_path / "run", *SMALL]
+    assert "foreground seeds exceed the upper size bound" in complaint(*train, "--size-ml", ":0.1")
+    assert "exceeds the" in complaint(*train, "--size-ml", "900:")
+    assert "exceeds the upper one" in complaint(*train, "--size-ml", "180:60")
+    assert "looks like 60:180" in complaint(*train, "--size-ml", "60-180")
+    bounds = tmp_path / "bounds.csv"
+    bounds.write_text("case,low_ml,high_ml\nphantom_001,1,900\n")
+    assert "bounds.csv: no bounds for case phantom_00" in complaint(*train, "--size-csv", bounds)
+    bounds.write_text("case,low_ml\nphantom_001,1\n")
+    assert "bounds.csv line 1" in complaint(*train, "--size-csv", bounds)
+    assert run("check", phantoms, *LV, "--seeds", seeds, "--size-ml", ":0.1") == 2
+    assert "phantom_001: " in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+def test_clicks_that_lie_elsewhere(phantoms: Path, tmp_path: Path, complaint: Callable[..., str]) -> None:
+    clicks, out = tmp_path / "clicks.json", tmp_path / "seeds"
+    command = ["seeds", phantoms, *LV, "--clicks", clicks, "--out", out]
+    clicks.write_text('{"phantom_002": {"voxel": [480, 3, 2]}}')
+    line = complaint(*command)
+    assert "clicks.json: the click of case phantom_002" in line
+    assert "outside its volume" in line
+    clicks.write_text('{"phantom_099": {"voxel": [4, 3, 2]}}')
+    assert "clicks.json: case phantom_099 is not in" in complaint(*command)
+    clicks.write_text('{"phantom_002": {"voxel": [4, 3]}}')
+    assert "phantom_002" in complaint(*command)
+    assert not out.exists()
+
+
+def test_outputs_are_never_overwritten(
+    trained: Path, phantoms: Path, seeds: Path, tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    image = phantoms / "imagesTs/phantom_007_0000.nii.gz"
+    (tmp_path / image.name).write_text("mine")
+    (tmp_path / "page.html").write_text("mine")
+    with _untouched(tmp_path):
+        assert "already exists" in complaint("predict", trained, image, "--out", tmp_path, "--device", "cpu")
+        assert "page.html" in complaint("report", trained, "--out", tmp_path / "page.html")
+        assert "already in use" in complaint("seeds", phantoms, *LV, "--out", tmp_path)
+        assert str(tmp_path) in complaint("phantom", "--out", tmp_path)
+    assert (tmp_path / image.name).read_text() == "mine"
+    assert (tmp_path / "page.html").read_text() == "mine"
+
+
+def test_full_disk_ends_in_one_line_and_keeps_the_checkpoint(
+    trained: Path, phantoms: Path, tmp_path: Path, complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = (folder / "checkpoints/latest.safetensors").read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    resume = ["train", phantoms, "--out", folder, "--resume", "--epochs", 3, "--device", "cpu"]
+    assert "No space left on device" in complaint(*resume)
+    image = phantoms / "imagesTs/phantom_007_0000.nii.gz"
+    assert "No space left" in complaint("predict", trained, image, "--out", tmp_path / "out", "--device", "cpu")
+    monkeypatch.undo()
+    assert (folder / "checkpoints/latest.safetensors").read_bytes() == before
+    assert not list((tmp_path / "out").iterdir())
+    assert run(*resume) == 0
+
+
+def test_models_that_cannot_be_loaded(trained: Path, tmp_path: Path, complaint: Callable[..., str]) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    best = folder / "checkpoints/best.safetensors"
+    best.write_bytes(best.read_bytes()[:-100])
+    predict = ["predict", folder, tmp_path / "x.nii.gz", "--out", tmp_path / "out", "--device", "cpu"]
+    assert "best.safetensors: not a complete discoseg checkpoint" in complaint(*predict)
+    shutil.rmtree(folder / "checkpoints")
+    assert "finish its training first" in complaint(*predict)
+    assert "x.nii.gz" in complaint("predict", trained, *predict[2:])
+
+
+def test_interruption_says_how_to_go_on(
+    phantoms: Path, seeds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **keywords: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("discoseg.workflow.fit", interrupt)
+    assert run("train", phantoms, *LV, "--out", tmp_path / "run") == 130
+    assert "--resume" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""Preparation: values in [0, 1], geometry that finds its way back, a cache that notices every change."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discoseg.data import prepare
+from discoseg.data.layouts import Case, find_dataset
+from discoseg.data.prepare import (
+    Grid,
+    common_orientation,
+    grid_spacing_mm,
+    image_to_grid,
+    labels_from_grid,
+    labels_to_grid,
+    prepare_case,
+    prepare_cases,
+    probabilities_from_grid,
+    resize_labels,
+    resize_linear,
+)
+from discoseg.data.volume import Volume, read_volume, write_volume
+from discoseg.errors import UserError
+
+SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 40))
+
+
+def _volume(shape: tuple[int, int, int], seed: int = 0) -> Volume:
+    array = np.random.default_rng(seed).normal(100, 30, shape).astype(np.float32)
+    return Volume(array, np.diag([-1.5, -2.0, 8.0, 1.0]), (8.0, 2.0, 1.5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, SHAPES, st.floats(-5, 5))
+def test_resize_keeps_constants_and_range(shape: tuple[int, int], new: tuple[int, int], value: float) -> None:
+    assert np.allclose(resize_linear(np.full((2, *shape), value), new), value, atol=1e-5)
+    noise = np.random.default_rng(0).random((3, *shape)).astype(np.float32)
+    resized = resize_linear(noise, new)
+    assert resized.shape == (3, *new)
+    assert noise.min() - 1e-5 <= resized.min()
+    assert resized.max() <= noise.max() + 1e-5
+
+
+def test_resize_to_the_same_shape_changes_nothing() -> None:
+    noise = np.random.default_rng(0).random((3, 17, 23)).astype(np.float32)
+    assert np.array_equal(resize_linear(noise, (17, 23)), noise)
+    assert np.array_equal(resize_labels(noise, (17, 23)), noise)
+
+
+def test_resize_of_a_ramp_is_a_ramp_at_pixel_centres() -> None:
+    ramp = np.broadcast_to(np.arange(16) + 0.5, (1, 4, 16))
+    for new in (8, 32, 40):
+        expected = (np.arange(new) + 0.5) * 16 / new
+        resized = resize_linear(ramp, (4, new))[0, 0]
+        assert np.allclose(resized[new // 4 : -new // 4], expected[new // 4 : -new // 4], atol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, SHAPES)
+def test_labels_go_there_and_back(shape: tuple[int, int], new: tuple[int, int]) -> None:
+    """Up and down again is exact, whatever the sizes; and every label of the grid is one of the file's."""
+    labels = np.random.default_rng(1).integers(0, 4, (2, *shape))
+    there = resize_labels(labels, new)
+    assert set(np.unique(there)) <= set(np.unique(labels))
+    if new[0] >= shape[0] and new[1] >= shape[1]:
+        assert np.array_equal(resize_labels(there, shape), labels)
+
+
+def test_image_lies_in_unit_range_and_clips_percentiles() -> None:
+    volume = _volume((5, 30, 20))
+    volume.array[0, 0, 0] = 1e6
+    plain = image_to_grid([volume], Grid((32, 32)), name="x")
+    clipped = image_to_grid([volume], Grid((32, 32), (1.0, 99.0)), name="x")
+    assert plain.shape == clipped.shape == (5, 1, 32, 32)
+    assert clipped.min() >= 0
+    assert clipped.max() <= 1
+    assert np.median(plain) < 0.01 < 0.3 < np.median(clipped)
+
+
+@pytest.mark.parametrize("codes", ["LPS", "RAS", "SPL", "AIR"])
+def test_one_grid_for_files_of_any_orientation(codes: str) -> None:
+    """A file stored otherwise gives the same slices, and gets its answer back in its own geometry."""
+    grid = Grid((32, 32), orientation="LPS")
+    volume = _volume((6, 30, 20))
+    turned = volume.reoriented(codes)
+    assert np.array_equal(
+        image_to_grid([turned], grid, name="x"), image_to_grid([volume.reoriented("LPS")], grid, name="x")
+    )
+    assert grid_spacing_mm(turned, grid) == pytest.approx((8.0, 2.0 * 30 / 32, 1.5 * 20 / 32))
+    probability = np.random.default_rng(2).random((6, 32, 32)).astype(np.float32)
+    back = probabilities_from_grid(probability, turned, grid)
+    assert back.shape == turned.shape
+    assert np.array_equal(back.affine, turned.affine)
+    assert back.spacing_mm == turned.spacing_mm
+    straight = probabilities_from_grid(probability, volume.reoriented("LPS"), grid)
+    assert np.array_equal(back.reoriented("LPS").array, straight.array)
+    labels = labels_from_grid(probability > 0.5, turned, grid)
+    assert labels.shape == turned.shape
+
+
+def test_label_map_survives_the_grid() -> None:
+    label = _volume((4, 20, 20)).like(np.random.default_rng(0).integers(0, 4, (4, 20, 20)).astype(np.int16))
+    grid = Grid((40, 60), orientation="RAS")
+    back = labels_from_grid(labels_to_grid(label, grid), label, grid)
+    assert np.array_equal(back.array, label.array)
+
+
+def test_second_start_reads_no_image(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = find_dataset(phantoms).cases
+    grid = Grid((32, 32), orientation=common_orientation(cases))
+    seen: list[tuple[int, int]] = []
+    first = prepare_cases(cases, grid, cache=tmp_path, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(i, len(cases)) for i in range(1, len(cases) + 1)]
+
+    def refuse(path: Path) -> Volume:
+        raise AssertionError(f"{path} was read again")
+
+    monkeypatch.setattr(prepare, "read_volume", refuse)
+    for before, after in zip(first, prepare_cases(cases, grid, cache=tmp_path), strict=True):
+        assert np.array_equal(before.image, after.image)
+        assert np.array_equal(np.asarray(before.label), np.asarray(after.label))
+        assert before.spacing_mm == after.spacing_mm
+    with pytest.raises(AssertionError, match="read again"):
+        prepare_cases(cases[:1], Grid((40, 40), orientation=grid.orientation), cache=tmp_path)
+
+
+def test_changed_file_is_prepared_anew(tmp_path: Path) -> None:
+    path = tmp_path / "image.nii.gz"
+    write_volume(path, _volume((3, 20, 20), seed=1))
+    case, grid = Case("a", (path,)), Grid((16, 16), orientation="LPS")
+    first = prepare_case(case, grid, tmp_path / "cache")
+    write_volume(path, _volume((3, 20, 20), seed=2))
+    second = prepare_case(case, grid, tmp_path / "cache")
+    assert not np.array_equal(first.image, second.image)
+
+
+def test_changed_data_file_of_a_metaimage_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "Case00.mhd"
+    grid = Grid((16, 16), orientation="LPS")
+    images = []
+    for seed in (1, 2):
+        write_volume(path, _volume((3, 20, 20), seed=seed))
+        images.append(prepare_case(Case("a", (path,)), grid, tmp_path / "cache").image)
+    assert not np.array_equal(images[0], images[1])
+
+
+def test_bad_images_and_labels_are_named(tmp_path: Path) -> None:
+    grid, cache = Grid((16, 16), orientation="LPS"), tmp_path / "cache"
+    image, label = tmp_path / "image.nii.gz", tmp_path / "label.nii.gz"
+
+    def complaint(array: np.ndarray, labels: np.ndarray, affine: np.ndarray | None = None) -> str:
+        geometry = np.diag([-1.5, -1.5, 8.0, 1.0])
+        write_volume(image, Volume(array, geometry, (8.0, 1.5, 1.5)))
+        write_volume(label, Volume(labels, geometry if affine is None else affine, (8.0, 1.5, 1.5)))
+        with pytest.raises(UserError) as error:
+            prepare_case(Case("a", (image,), label), grid, cache)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    good = np.random.default_rng(0).random((3, 16, 16)).astype(np.float32)
+    none = np.zeros((3, 16, 16), np.uint8)
+    nan = good.copy()
+    nan[0, 0, 0] = np.nan
+    assert "image.nii.gz: 1 NaN or infinite" in complaint(nan, none)
+    assert "image.nii.gz: constant image" in complaint(np.ones_like(good), none)
+    assert "label.nii.gz does not lie on its image image.nii.gz: shape" in complaint(good, none[:2])
+    assert "another affine" in complaint(good, none, np.diag([1.5, -1.5, 8.0, 1.0]))
+    assert "label values must be whole numbers" in complaint(good, good)
+    assert "300" in complaint(good, none.astype(np.int16) + 300)
+    image.unlink()
+    with pytest.raises(UserError, match=r"image\.nii\.gz"):
+        prepare_case(Case("a", (image,)), grid, cache)
+    assert not list(cache.glob(".partial*"))
+
+
+def test_prepared_grid_matches_the_files(phantoms: Path) -> None:
+    dataset = find_dataset(phantoms)
+    (item,) = prepare_cases(dataset.cases[:1], Grid((48, 48), orientation="LPS"))
+    image = read_volume(dataset.cases[0].images[0])
+    assert item.image.shape == (image.shape[0], 1, 48, 48)
+    assert item.voxel_ml == pytest.approx(image.voxel_ml)
+    assert item.label is not None
+    assert set(np.unique(item.label)) == {0, 1, 2, 3}
