@@ -276,6 +276,7 @@ def test_bounds_that_contradict_the_mask_are_noted(root: Path) -> None:
     assert check.problems == []
     assert [w for w in check.warnings if "b: its mask has 0.54 ml, outside its size bounds" in w]
     assert [w for w in check.warnings if "2 of 4 cases have no size bounds, such as c" in w]
+    assert "at least 0.5 ml, at most 0.53–0.6 ml in 2 cases" in printed(check)
 
 
 def test_an_unknown_label_is_refused(root: Path) -> None:

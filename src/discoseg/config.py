@@ -120,8 +120,8 @@ class AdmmConfig:
     """μ̂, the ADMM penalty parameter of the CRF proposal."""
     mu_size: float = 1.0
     """μ̃, the ADMM penalty parameter of the size proposal."""
-    rho: float = 0.3
-    """Step of the multiplier update u += ρ(s − y); 1 in the paper, less damps oscillation."""
+    rho: float = 1.0
+    """Step of the multiplier update u += ρ(s − y); less than the paper's 1 damps oscillation."""
     average: float = 0.0
     """Decay of the running average of probabilities that proposals are made from; 0 takes the last epoch alone."""
     honour_seeds: bool = True

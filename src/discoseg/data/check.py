@@ -40,6 +40,7 @@ class Check:
     rows: tuple[Row, ...]
     problems: list[str]
     warnings: list[str]
+    bounds_ml: Mapping[str, tuple[float, float]]  # lowest and highest size by case name; empty without bounds
 
 
 def check_dataset(
@@ -76,7 +77,7 @@ def check_dataset(
     name = next((name for name, number in dataset.labels.items() if number == value), None)
     problems += _no_foreground(dataset, rows, weak, name)
     warnings += _bounds_warnings(rows, bounds_ml or {}, value)
-    return Check(dataset, name, tuple(rows), problems, warnings + _spacing_warnings(rows))
+    return Check(dataset, name, tuple(rows), problems, warnings + _spacing_warnings(rows), bounds_ml or {})
 
 
 class _Inspection:

@@ -64,6 +64,11 @@ def _overview(check: Check) -> "Table":
     for side, title in enumerate((f"seeds of {check.label or 'any structure'}", "background seeds")):
         if seeded:
             table.add_row(title, _seed_summary(seeded, side))
+    bounds = [check.bounds_ml[row.case.name] for row in rows if row.case.name in check.bounds_ml]
+    if bounds:
+        lows, highs = zip(*bounds, strict=True)
+        text = f"at least {_span(lows)} ml, at most {_span(highs)} ml in {len(bounds)} cases"
+        table.add_row(f"size bounds of {check.label or 'any structure'}", text)
     return table
 
 

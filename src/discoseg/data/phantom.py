@@ -125,7 +125,7 @@ class _Heart:
 
 
 def _draw_heart(rng: Generator, extent_mm: float) -> _Heart:
-    radius = rng.uniform(12, 30)
+    radius = rng.uniform(15, 29)
     muscle = rng.uniform(0.2, 0.34)
     return _Heart(
         base_mm=extent_mm * rng.uniform(0.14, 0.22),

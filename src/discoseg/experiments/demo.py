@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, pstdev
 
-from discoseg.config import PRESETS, GridConfig, Method, NetworkConfig, OptimiserConfig
+from discoseg.config import PRESETS, AdmmConfig, CrfConfig, GridConfig, Method, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
@@ -33,10 +33,12 @@ CONFIG = replace(
     PRESETS["default"],
     label="LV",
     size_eps=0.1,
-    epochs=25,
+    epochs=28,
     grid=GridConfig(shape=(64, 64), clip_percent=(0.5, 99.5)),
     network=NetworkConfig(name="unet", width=12),
-    optimiser=OptimiserConfig(batch=4, lr=2e-3, lr_factor=0.3, lr_every=12),
+    crf=CrfConfig(strength=2.0),
+    admm=AdmmConfig(mu_crf=2.0, mu_size=2.0, rho=0.3),
+    optimiser=OptimiserConfig(batch=4, lr=2e-3, lr_factor=0.3, lr_every=16),
 )
 
 

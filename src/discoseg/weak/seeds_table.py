@@ -14,10 +14,10 @@ def print_seeds(seeded: Sequence[SeededCase], out: Path) -> None:
 
     table = Table("group", "cases", title=f"{len(seeded)} weak label maps in {out}", title_justify="left")
     columns = (
-        "foreground seeds, % of the foreground",
-        "% of the volume",
-        "background seeds, % of the volume",
-        "wrong seeds, voxels",
+        "foreground seeds:\n% of the structure",
+        "\n% of the volume",
+        "background seeds:\n% of the volume",
+        "wrong seeds:\nvoxels",
     )
     for column in columns:
         table.add_column(column, justify="right")
