@@ -79,6 +79,7 @@ def test_multipliers_move_by_rho_times_the_residual(probability: torch.Tensor) -
         ("balance", 1.0, 0.01, 2.0),
         ("balance", 0.01, 1.0, 0.5),
         ("balance", 1.0, 0.5, 1.0),
+        ("balance", 1.0, 0.0, 1.0),
     ],
 )
 def test_mu_follows_its_schedule_and_keeps_the_unscaled_multiplier(
@@ -90,6 +91,17 @@ def test_mu_follows_its_schedule_and_keeps_the_unscaled_multiplier(
     admm.adapt_mu(prior, admm.Residuals(primal, dual), config, epoch=4)
     assert prior.mu == 2.0 * factor
     torch.testing.assert_close(prior.mu * prior.multiplier, unscaled)
+
+
+def test_balancing_never_runs_away(probability: torch.Tensor) -> None:
+    prior = _prior("crf", probability, mu=2.0)
+    config = AdmmConfig(mu_crf=2.0, schedule="balance")
+    for epoch in range(30):
+        admm.adapt_mu(prior, admm.Residuals(1.0, 1e-9), config, epoch)
+    assert prior.mu == 32.0
+    for epoch in range(60):
+        admm.adapt_mu(prior, admm.Residuals(1e-9, 1.0), config, epoch)
+    assert prior.mu == 2.0 / 16
 
 
 def test_ramp_reaches_mu_and_stays(probability: torch.Tensor) -> None:

@@ -131,6 +131,36 @@ def test_resume_needs_no_setting_twice(
     assert "latest.safetensors: was made with another setting: crf.sigma" in line
 
 
+def test_patients_without_masks_train_where_nobody_chose_them_to_validate(
+    phantoms: Path, seeds: Path, tmp_path: Path
+) -> None:
+    weak = Path(shutil.copytree(phantoms, tmp_path / "weak"))
+    for path in sorted(seeds.glob("phantom_*.nii.gz"))[1:]:
+        shutil.copy(path, weak / "labelsTr" / path.name)  # only the first case keeps its complete mask
+    assert run("train", weak, *LV, "--method", "partial", "--out", tmp_path / "run", *SMALL, "--seed", 5) == 0
+    facts = json.loads((tmp_path / "run/run.json").read_text())
+    assert len(facts["training"]) + len(facts["validation"]) == 6
+    assert set(facts["validation"]) <= {"phantom_001"}
+
+
+def test_other_random_seeds_keep_the_split(phantoms: Path, seeds: Path, trained: Path, tmp_path: Path) -> None:
+    again = ["--seeds", seeds, "--size-eps", 0.2, "--out", tmp_path / "run", *SMALL, "--seed", 7]
+    assert run("train", phantoms, *LV, *again) == 0
+    facts = [json.loads((folder / "run.json").read_text()) for folder in (trained, tmp_path / "run")]
+    assert facts[0]["validation"] == facts[1]["validation"] != []
+
+
+def test_one_bad_image_does_not_cost_the_others_their_masks(
+    trained: Path, phantoms: Path, tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    images = Path(shutil.copytree(phantoms / "imagesTs", tmp_path / "images"))
+    (images / "a_broken.nii.gz").write_bytes(b"nothing")
+    line = complaint("predict", trained, images, "--out", tmp_path / "out", "--device", "cpu")
+    assert "a_broken.nii.gz" in line
+    assert "2 of 3 masks were written" in line
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
 def test_check_says_what_is_there(phantoms: Path, seeds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", phantoms, *LV, "--seeds", seeds, "--cases") == 0
     printed = capsys.readouterr().out
@@ -166,6 +196,10 @@ def _untouched(*folders: Path) -> Iterator[None]:
         (["train", "x", "--out", "y", "--preset", "paper-liver"], "--preset paper-liver"),
         (["train", "x", "--out", "y", "--epoch", "3"], "--epoch"),
         (["train", "x"], "--out"),
+        (["train", "x", "--out", "y", "--seed", "-1"], "--seed -1"),
+        (["train", "x", "--out", "y", "--crf.sigma", "inf"], "--crf.sigma inf"),
+        (["train", "x", "--out", "y", "--network.name", "enet", "--network.width", "2"], "--network.width 2"),
+        (["phantom", "--out", "y", "--cases", "0"], "0 training"),
         (["predict", "nowhere", "--out", "y"], "IMAGE"),
         (["predict", "nowhere", "a.nii.gz", "--out", "y"], "nowhere"),
         (["evaluate", "nowhere", "nowhere"], "nowhere"),
@@ -345,8 +379,16 @@ def test_outputs_are_never_overwritten(
     image = phantoms / "imagesTs/phantom_007_0000.nii.gz"
     (tmp_path / image.name).write_text("mine")
     (tmp_path / "page.html").write_text("mine")
+    (tmp_path / "scores.csv").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/phantom_007_0000_probability.nii.gz").write_text("mine")
     with _untouched(tmp_path):
         assert "already exists" in complaint("predict", trained, image, "--out", tmp_path, "--device", "cpu")
+        predict = ["predict", trained, image, "--out", tmp_path / "out", "--probabilities", "--device", "cpu"]
+        assert "already exists" in complaint(*predict)
+        labels = phantoms / "labelsTr"
+        assert "scores.csv" in complaint("evaluate", labels, labels, "--out", tmp_path / "scores.csv")
+        assert ".csv or .json" in complaint("evaluate", labels, labels, "--out", tmp_path / "scores.txt")
         assert "page.html" in complaint("report", trained, "--out", tmp_path / "page.html")
         assert "already in use" in complaint("seeds", phantoms, *LV, "--out", tmp_path)
         assert str(tmp_path) in complaint("phantom", "--out", tmp_path)

@@ -61,7 +61,11 @@ def test_takes_the_references_and_label_names_of_a_dataset(tmp_path: Path) -> No
     (folder / "Info.cfg").write_text("ED: 1\nES: 12\n")
     save(tmp_path / "p/patient001_frame12.nii.gz", cube(label=3))
     found = evaluate(tmp_path / "p", tmp_path / "acdc")
+    assert [(s.label, s.dice) for s in found.scores] == [(3, 1.0)]  # the structure that is predicted
+    found = evaluate(tmp_path / "p", tmp_path / "acdc", labels=("RV", "LV"))
     assert [(s.label, s.dice) for s in found.scores] == [(1, 0.0), (3, 1.0)]
+    save(tmp_path / "p/patient001_frame12.nii.gz", np.zeros_like(both))
+    assert [s.label for s in evaluate(tmp_path / "p", tmp_path / "acdc").scores] == [1, 3]
     assert found.missing_predictions == ("patient001_frame01",)
     assert found.names is not None
     assert found.names[3] == "LV"
@@ -161,7 +165,7 @@ def test_refuses_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere does not exist"):
         evaluate(tmp_path / "nowhere", tmp_path / "r")
     with pytest.raises(UserError, match="black: only background"):
-        evaluate(tmp_path / "p", tmp_path / "black")
+        evaluate(tmp_path / "black", tmp_path / "black")
     with pytest.raises(UserError, match="'LV'"):
         evaluate(tmp_path / "p/a.nii.gz", tmp_path / "p", labels=["LV"])
 

@@ -176,6 +176,45 @@ def test_bad_images_and_labels_are_named(tmp_path: Path) -> None:
     assert not list(cache.glob(".partial*"))
 
 
+def test_voxels_of_a_metaimage_may_lie_under_any_name(tmp_path: Path) -> None:
+    grid, path = Grid((16, 16), orientation="LPS"), tmp_path / "scan.mhd"
+    images = []
+    for seed in (1, 2):
+        write_volume(path, _volume((3, 20, 20), seed=seed))
+        (tmp_path / "scan.zraw").rename(tmp_path / "voxels.bin")
+        path.write_text(path.read_text().replace("scan.zraw", "voxels.bin"))
+        images.append(prepare_case(Case("a", (path,)), grid, tmp_path / "cache").image)
+    assert not np.array_equal(images[0], images[1])
+
+
+def test_large_offsets_keep_their_contrast() -> None:
+    volume = _volume((3, 20, 20))
+    far = volume.like(volume.array.astype(np.float64) + 1e9)
+    grid = Grid((20, 20))
+    assert np.allclose(image_to_grid([far], grid, name="x"), image_to_grid([volume], grid, name="x"), atol=1e-4)
+
+
+def test_channels_must_lie_on_each_other() -> None:
+    volume = _volume((3, 20, 20))
+    moved = Volume(volume.array, volume.affine, volume.spacing_mm)
+    assert image_to_grid([volume, moved], Grid((16, 16)), name="x").shape == (3, 2, 16, 16)
+    affine = volume.affine.copy()
+    affine[0, 3] += 50
+    elsewhere = Volume(volume.array, affine, volume.spacing_mm)
+    with pytest.raises(UserError, match="x: its channel 1 does not lie on the first one: another affine"):
+        image_to_grid([volume, elsewhere], Grid((16, 16)), name="x")
+
+
+def test_full_disk_names_the_cache(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError("9216 requested and 5088 written")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(UserError, match=r"cannot write to the cache .*DISCOSEG_CACHE"):
+        prepare_cases(find_dataset(phantoms).cases[:1], Grid((16, 16), orientation="LPS"), cache=tmp_path / "c")
+    assert not list((tmp_path / "c").iterdir())
+
+
 def test_prepared_grid_matches_the_files(phantoms: Path) -> None:
     dataset = find_dataset(phantoms)
     (item,) = prepare_cases(dataset.cases[:1], Grid((48, 48), orientation="LPS"))

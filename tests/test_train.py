@@ -188,14 +188,40 @@ def test_resume_with_another_setting_names_it(examples: list[Example], tmp_path:
     assert _files(tmp_path / "run") == before
 
 
-def test_exploding_loss_stops_and_keeps_the_last_checkpoint(examples: list[Example], tmp_path: Path) -> None:
+def test_exploding_loss_stops_and_keeps_the_last_checkpoint(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = replace(SMALL, method="partial")
     _run(examples, replace(config, epochs=1), tmp_path / "run")
     before = (tmp_path / "run/checkpoints/latest.safetensors").read_bytes()
-    broken = [replace(e, image=np.full_like(e.image, np.nan)) for e in examples]
+    monkeypatch.setattr("discoseg.losses.partial_cross_entropy", lambda logits, seeds: logits.sum() * np.nan)
     with pytest.raises(UserError, match="the loss became nan in epoch 2"):
-        _run(broken, replace(config, epochs=2), tmp_path / "run", resume=True)
+        _run(examples, replace(config, epochs=2), tmp_path / "run", resume=True)
     assert (tmp_path / "run/checkpoints/latest.safetensors").read_bytes() == before
+
+
+def test_resume_with_other_data_names_the_case_and_changes_nothing(examples: list[Example], tmp_path: Path) -> None:
+    config = replace(SMALL, epochs=1)
+    _run(examples, config, tmp_path / "run")
+    before = _files(tmp_path / "run")
+    other = [replace(examples[0], seeds=np.full_like(examples[0].seeds, -1)), *examples[1:]]
+    swapped = [*examples[1:], examples[0]]
+    for data, complaint in ((other, "phantom0 has changed"), (swapped, "training case phantom0 is missing now")):
+        with pytest.raises(UserError, match=f"other data: .*{complaint}"):
+            _run(data, replace(config, epochs=2), tmp_path / "run", resume=True)
+    assert _files(tmp_path / "run") == before
+
+
+def test_a_start_that_fails_leaves_no_folder(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **keywords: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(training, "build_network", fail)
+    with pytest.raises(MemoryError):
+        _run(examples, SMALL, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_cuda_without_cuda_is_said() -> None:

@@ -23,6 +23,8 @@ from discoseg.discrete import PottsGrid, select_by_size
 from discoseg.weak.bounds import Bounds
 from discoseg.weak.examples import Example
 
+_BALANCE_RANGE = 16.0  # how far residual balancing may take μ from where it started, either way
+
 
 @dataclass
 class Prior:
@@ -128,11 +130,12 @@ def adapt_mu(prior: Prior, residuals: Residuals, admm: AdmmConfig, epoch: int) -
     before = prior.mu
     if admm.schedule == "ramp":
         prior.mu = scheduled_mu(admm, prior.name, epoch + 1)
-    elif admm.schedule == "balance":
-        if residuals.primal > 10 * residuals.dual:
-            prior.mu *= 2
-        elif residuals.dual > 10 * residuals.primal:
-            prior.mu /= 2
+    elif admm.schedule == "balance" and residuals.dual > 0:  # proposals that stand still are no reason to push
+        start = scheduled_mu(admm, prior.name, 0)
+        factor = (
+            2.0 if residuals.primal > 10 * residuals.dual else 0.5 if residuals.dual > 10 * residuals.primal else 1.0
+        )
+        prior.mu = min(max(prior.mu * factor, start / _BALANCE_RANGE), start * _BALANCE_RANGE)
     if prior.mu != before:
         prior.multiplier.mul_(before / prior.mu)
 

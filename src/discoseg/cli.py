@@ -82,8 +82,6 @@ class Seeds:
     """JSON file that says which cases validate; they take no part in the atlas."""
     validation_fraction: float = 0.2
     """Fraction of patients that validate, where there is no split file."""
-    seed: int = 0
-    """Seed of the random split; use the same for training."""
     grid: tuple[int, int] = GridConfig().shape
     """Rows and columns of the grid on which masks are aligned, in pixels; use the same for training."""
 
@@ -97,7 +95,7 @@ class Seeds:
         from discoseg.weak.seeds_table import print_seeds
 
         dataset = find_dataset(self.dataset)
-        training, _ = split_cases(dataset, split=self.split, fraction=self.validation_fraction, seed=self.seed)
+        training, _ = split_cases(dataset, split=self.split, fraction=self.validation_fraction)
         with progress_bars() as update:
             seeded = make_seeds(
                 dataset,
@@ -220,14 +218,16 @@ class Evaluate:
     references: Positional[Annotated[Path, arg(metavar="REFERENCES")]]
     """Folder of reference label maps, or a dataset."""
     label: tuple[str, ...] = ()
-    """Structures to compare, by value, or by name where REFERENCES is a dataset; all of the references' if none."""
+    """Structures to compare, by value, or by name where REFERENCES is a dataset; all that are predicted if none."""
     out: Path | None = None
-    """Write the table to this .csv or .json file as well."""
+    """Write the table to this .csv or .json file as well; it must not exist yet."""
 
     def run(self) -> int:
         """Run the command; return the exit status."""
-        from discoseg.evaluation import evaluate, print_evaluation, write_evaluation
+        from discoseg.evaluation import evaluate, print_evaluation, require_new_table, write_evaluation
 
+        if self.out is not None:
+            require_new_table(self.out)
         evaluation = evaluate(self.predictions, self.references, labels=self.label)
         if self.out is not None:
             write_evaluation(self.out, evaluation)
@@ -351,6 +351,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"discoseg: error: {where}{error.strerror or error}", file=sys.stderr)
+        status = 2
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError" and "allocate memory" not in str(error):
+            raise
+        print(
+            "discoseg: error: out of memory; lower --optimiser.batch, --grid.shape or --network.width", file=sys.stderr
+        )
         status = 2
     except KeyboardInterrupt:
         print("discoseg: interrupted; a training goes on with --resume", file=sys.stderr)

@@ -5,6 +5,7 @@ carries its unit, and is what ``discoseg train --help`` shows.
 """
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -48,7 +49,10 @@ class NetworkConfig:
     """Features at the first level; 0 takes the network's own (ENet 16, U-Net 64)."""
 
     def __post_init__(self) -> None:
-        _require(self.width >= 0, f"--network.width {self.width} must not be negative")
+        least = 4 if self.name == "enet" else 1
+        _require(
+            self.width == 0 or self.width >= least, f"--network.width {self.width}: {self.name} needs {least} or more"
+        )
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,12 @@ class OptimiserConfig:
 
     def __post_init__(self) -> None:
         _require(self.batch >= 1, f"--optimiser.batch {self.batch} must be at least 1")
-        _require(self.lr > 0, f"--optimiser.lr {self.lr} must be positive")
+        _require(0 < self.lr < math.inf, f"--optimiser.lr {self.lr} must be positive")
         _require(0 < self.lr_factor <= 1, f"--optimiser.lr-factor {self.lr_factor} must be in (0, 1]")
         _require(self.lr_every >= 1, f"--optimiser.lr-every {self.lr_every} must be at least 1")
-        _require(self.weight_decay >= 0, f"--optimiser.weight-decay {self.weight_decay} must not be negative")
+        _require(
+            0 <= self.weight_decay < math.inf, f"--optimiser.weight-decay {self.weight_decay} must not be negative"
+        )
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,8 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         _require(0 <= self.rotate_deg <= 180, f"--augment.rotate-deg {self.rotate_deg} must be in [0, 180]")
         _require(0 < self.crop_min <= 1, f"--augment.crop-min {self.crop_min} must be in (0, 1]")
-        _require(self.gamma >= 0, f"--augment.gamma {self.gamma} must not be negative")
-        _require(self.noise >= 0, f"--augment.noise {self.noise} must not be negative")
+        _require(0 <= self.gamma < math.inf, f"--augment.gamma {self.gamma} must be 0 or more")
+        _require(0 <= self.noise < math.inf, f"--augment.noise {self.noise} must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -108,8 +114,8 @@ class CrfConfig:
     """Neighbours of a voxel; each weight is divided by the neighbour's distance in mm."""
 
     def __post_init__(self) -> None:
-        _require(self.strength >= 0, f"--crf.strength {self.strength} must not be negative")
-        _require(self.sigma > 0, f"--crf.sigma {self.sigma} must be positive")
+        _require(0 <= self.strength < math.inf, f"--crf.strength {self.strength} must be 0 or more, and finite")
+        _require(0 < self.sigma < math.inf, f"--crf.sigma {self.sigma} must be positive, and finite")
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class AdmmConfig:
     rho: float = 1.0
     """Step of the multiplier update u += ρ(s − y); less than the paper's 1 damps oscillation."""
     average: float = 0.0
-    """Decay of the running average of probabilities that proposals are made from; 0 takes the last epoch alone."""
+    """Decay of the running mean of s that proposals and multipliers are made from; 0 takes the last epoch alone."""
     honour_seeds: bool = True
     """Whether proposals obey the annotated voxels exactly."""
     schedule: Literal["constant", "ramp", "balance"] = "constant"
@@ -132,8 +138,8 @@ class AdmmConfig:
     """Epochs that the ramp takes to reach μ."""
 
     def __post_init__(self) -> None:
-        _require(self.mu_crf > 0, f"--admm.mu-crf {self.mu_crf} must be positive")
-        _require(self.mu_size > 0, f"--admm.mu-size {self.mu_size} must be positive")
+        _require(0 < self.mu_crf < math.inf, f"--admm.mu-crf {self.mu_crf} must be positive")
+        _require(0 < self.mu_size < math.inf, f"--admm.mu-size {self.mu_size} must be positive")
         _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
         _require(0 <= self.average < 1, f"--admm.average {self.average} must be in [0, 1)")
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
@@ -157,7 +163,7 @@ class Config:
     size_ml: str | None = None
     """Size bounds in millilitres for every case, LOW:HIGH; either side may be left empty."""
     size_csv: Path | None = None
-    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml."""
+    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml, or case, size_ml, eps."""
     penalty: float = 0.01
     """μ of the size penalty (method penalty only), on violation relative to the upper bound."""
     grid: GridConfig = field(default_factory=GridConfig)
@@ -171,8 +177,11 @@ class Config:
         _require(self.epochs >= 1, f"--epochs {self.epochs} must be at least 1")
         bounds = [value for value in (self.size_eps, self.size_ml, self.size_csv) if value is not None]
         _require(len(bounds) <= 1, "give one of --size-eps, --size-ml and --size-csv, not several")
-        _require(self.size_eps is None or self.size_eps >= 0, f"--size-eps {self.size_eps} must not be negative")
-        _require(self.penalty >= 0, f"--penalty {self.penalty} must not be negative")
+        _require(
+            self.size_eps is None or 0 <= self.size_eps < math.inf, f"--size-eps {self.size_eps} must be 0 or more"
+        )
+        _require(0 <= self.seed < 2**63, f"--seed {self.seed} must be 0 or more")
+        _require(0 <= self.penalty < math.inf, f"--penalty {self.penalty} must not be negative")
 
     @property
     def uses_crf(self) -> bool:

@@ -67,8 +67,8 @@ def evaluate(predictions: Path, references: Path, *, labels: Sequence[str] = ())
     """Score every prediction whose case has a reference.
 
     ``predictions`` is a folder of label maps, or one; ``references`` likewise, or the root of a dataset.
-    ``labels`` are values ("3") or, with a dataset, names ("LV"); none means every label of the references but
-    background and ignore.
+    ``labels`` are values ("3") or, with a dataset, names ("LV"); none means every label that is predicted, or where
+    all predictions are empty, every label of the references.
     """
     predicted = _label_maps(predictions)
     dataset, known = _references(references)
@@ -77,7 +77,11 @@ def evaluate(predictions: Path, references: Path, *, labels: Sequence[str] = ())
         ours, theirs = _examples(predicted), _examples(known)
         raise UserError(f"no case of {predictions} ({ours}) has a reference in {references} ({theirs})")
     ignore = dataset.ignore if dataset else None
-    wanted = _label_values(labels, dataset) or _labels_present([known[case] for case in cases], ignore)
+    wanted = _label_values(labels, dataset)
+    wanted = wanted or _labels_present([predicted[case] for case in cases], ignore)
+    wanted = wanted or _labels_present([known[case] for case in cases], ignore)
+    if not wanted:
+        raise UserError(f"{references}: only background in the references; name the labels")
     scores = [score for case in cases for score in _score_case(case, predicted[case], known[case], wanted, ignore)]
     return Evaluation(
         tuple(scores),
@@ -87,15 +91,28 @@ def evaluate(predictions: Path, references: Path, *, labels: Sequence[str] = ())
     )
 
 
+def require_new_table(path: Path) -> None:
+    """Raise a :class:`UserError` unless an evaluation can be written to ``path``."""
+    _require_table_suffix(path)
+    if path.exists():
+        raise UserError(f"{path}: already exists; choose another name, or remove it")
+
+
+def _require_table_suffix(path: Path) -> None:
+    if path.suffix not in (".csv", ".json"):
+        raise UserError(f"{path}: the name of an evaluation ends in .csv or .json")
+
+
 def write_evaluation(path: Path, evaluation: Evaluation) -> None:
     """Write the scores as CSV (one row for each case and label) or JSON (with summary and missing cases)."""
+    _require_table_suffix(path)
     rows = [asdict(score) for score in evaluation.scores]
     if path.suffix == ".csv":
         with write_atomically(path) as temporary, temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, [field.name for field in fields(Score)])
             writer.writeheader()
             writer.writerows(rows)
-    elif path.suffix == ".json":
+    else:
         document = {
             "summary": [_without_nan(asdict(summary)) for summary in evaluation.summaries()],
             "cases": [_without_nan(row) for row in rows],
@@ -104,8 +121,6 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
         }
         with write_atomically(path) as temporary:
             temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
-    else:
-        raise UserError(f"{path}: the name of an evaluation ends in .csv or .json")
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
@@ -188,12 +203,9 @@ def _label_values(labels: Sequence[str], dataset: Dataset | None) -> list[int]:
     return [int(label) for label in labels]
 
 
-def _labels_present(references: list[Path], ignore: int | None) -> list[int]:
-    present = {int(value) for path in references for value in np.unique(_read_labels(path).array)}
-    wanted = sorted(present - {0, ignore})
-    if not wanted:
-        raise UserError(f"{references[0].parent}: only background in the references; name the labels")
-    return wanted
+def _labels_present(maps: list[Path], ignore: int | None) -> list[int]:
+    present = {int(value) for path in maps for value in np.unique(_read_labels(path).array)}
+    return sorted(present - {0, ignore})
 
 
 def _read_labels(path: Path) -> Volume:

@@ -27,13 +27,14 @@ def dice_by_volume(mask: Tensor, truth: Tensor, volume_of_slice: Tensor, volumes
 
     ``mask`` and ``truth`` (N, H, W) bool; ``volume_of_slice`` (N,) int64 below ``volumes``. Both empty: 1.
     """
-
-    def voxels(of: Tensor) -> Tensor:
-        """Count (V,) voxels, in integers and therefore in any order."""
-        return volume_of_slice.new_zeros(volumes).index_add(0, volume_of_slice, of.sum(dim=(1, 2)))
-
-    common, total = voxels(mask & truth), voxels(mask) + voxels(truth)
+    common = voxels_by_volume(mask & truth, volume_of_slice, volumes)
+    total = voxels_by_volume(mask, volume_of_slice, volumes) + voxels_by_volume(truth, volume_of_slice, volumes)
     return (2 * common / total.clamp(min=1)).where(total > 0, 1.0)
+
+
+def voxels_by_volume(mask: Tensor, volume_of_slice: Tensor, volumes: int) -> Tensor:
+    """Count the voxels (V,) of each volume's mask, in integers and therefore in any order; see `dice_by_volume`."""
+    return volume_of_slice.new_zeros(volumes).index_add(0, volume_of_slice, mask.sum(dim=(1, 2)))
 
 
 def surface_distances(

@@ -98,18 +98,31 @@ def predict_files(
     """
     cases = _group_channels(model, [file for path in images for file in _expand(path)])
     targets = {name: out / name for name in cases}
-    for target in targets.values():
-        if target.exists():
-            raise UserError(f"{target}: already exists; choose another --out, or remove it")
+    beside = {name: out / _probability_name(name) for name in cases} if probabilities else {}
+    planned = [*targets.values(), *beside.values()]
+    for target in planned:
+        if target.exists() or planned.count(target) > 1:
+            raise UserError(f"{target}: already exists, or would be written twice; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
+    failures: list[UserError] = []
     for done, (name, files) in enumerate(cases.items(), start=1):
-        probability = model.probability(*(read_volume(file) for file in files), name=str(files[0]))
+        try:
+            probability = model.probability(*(read_volume(file) for file in files), name=str(files[0]))
+        except UserError as error:  # one bad file must not cost the others their masks
+            failures.append(error)
+            continue
         if probabilities:
-            beside = f"{strip_suffix(Path(name))}_probability{image_suffix(Path(name))}"
-            write_volume(out / beside, probability)
+            write_volume(beside[name], probability)
         write_volume(targets[name], model.threshold(probability))
         progress(done, len(cases))
+    if failures:
+        others = f" ({len(failures) - 1} more images failed)" if len(failures) > 1 else ""
+        raise UserError(f"{failures[0]}{others}; {len(cases) - len(failures)} of {len(cases)} masks were written")
     return list(targets.values())
+
+
+def _probability_name(name: str) -> str:
+    return f"{strip_suffix(Path(name))}_probability{image_suffix(Path(name))}"
 
 
 def _expand(path: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from discoseg import __version__
 from discoseg.admm import Prior
 from discoseg.config import Config, to_toml
-from discoseg.data.files import write_atomically
+from discoseg.data.files import require_new_folder, write_atomically
 from discoseg.errors import UserError
 from discoseg.weak.examples import Example
 
@@ -54,8 +54,8 @@ class RunFolder:
         """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with."""
         if resume and not (root / "config.toml").is_file():
             raise UserError(f"{root}: nothing to resume, it has no config.toml; start it without --resume")
-        if not resume and root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise UserError(f"{root}: already in use; choose another --out, or go on with it by --resume")
+        if not resume:
+            require_new_folder(root, hint="choose another --out, or go on with it by --resume")
 
     @property
     def latest(self) -> Path:
@@ -86,8 +86,7 @@ class RunFolder:
         validation: Sequence[Example],
         device: torch.device,
     ) -> None:
-        """Write what is known before the first epoch: config.toml and run.json."""
-        _write_text(self.root / "config.toml", to_toml(config))
+        """Write what is known before the first epoch: run.json and, last, config.toml, which makes it a run."""
         facts = {
             "model": dict(model),
             "sources": dict(sources),
@@ -99,31 +98,37 @@ class RunFolder:
             "platform": platform.platform(),
         }
         _write_text(self.root / "run.json", json.dumps(facts, indent=1) + "\n")
+        self.write_config(config)
+
+    def write_config(self, config: Config) -> None:
+        """Write config.toml."""
+        _write_text(self.root / "config.toml", to_toml(config))
 
     def rewind(self, epoch: int) -> None:
         """Forget the timings of epochs after ``epoch``: they will be made again."""
         timing = self.root / "timing.csv"
         if timing.is_file():
-            header, *rows = timing.read_text(encoding="utf-8").splitlines(keepends=True)
+            header, *rows = timing.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
             kept = [row for row in rows if row.endswith("\n") and int(row.split(",")[0]) <= epoch]
             _write_text(timing, "".join([header, *kept]))
         self._log(f"resumed after epoch {epoch}")
 
-    def write_epoch(self, history: Sequence[Mapping[str, float]], seconds: Mapping[str, float]) -> None:
-        """Write metrics.csv anew, and add the last epoch to timing.csv and log.txt."""
+    def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Write metrics.csv anew."""
         _write_text(self.root / "metrics.csv", _csv(history))
-        last = history[-1]
+
+    def write_epoch(self, last: Mapping[str, float], seconds: Mapping[str, float]) -> None:
+        """Add the last epoch to timing.csv and log.txt."""
         timing = self.root / "timing.csv"
         phases = {"epoch": last["epoch"], **{name: round(value, 4) for name, value in sorted(seconds.items())}}
         lines = _csv([phases]).splitlines(keepends=True)
-        with timing.open("a", encoding="utf-8") as file:
-            file.writelines(lines[1:] if timing.stat().st_size else lines)
+        empty = not timing.is_file() or not timing.stat().st_size
+        _append(timing, "".join(lines if empty else lines[1:]))
         terms = "  ".join(f"{name} {value:.5g}" for name, value in last.items() if name != "epoch")
         self._log(f"epoch {last['epoch']:.0f}  {terms}")
 
     def _log(self, line: str) -> None:
-        with (self.root / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+        _append(self.root / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     def write_cases(self, splits: Mapping[str, tuple[Sequence[Example], Sequence[Mapping[str, float]]]]) -> None:
         """Write cases.csv: for each split its examples and their scores."""
@@ -177,6 +182,14 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; the last checkpoint is kept") from error
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from discoseg.admm import Prior
-from discoseg.metrics import dice_by_volume
+from discoseg.metrics import dice_by_volume, voxels_by_volume
 from discoseg.slices import Slices
 from discoseg.weak.examples import Example
 
@@ -23,9 +23,10 @@ def score_epoch(
     row: dict[str, float] = {}
     known = np.array([example.truth is not None for example in examples])
     if known.any():
-        ratio = np.array([case["size_vox"] / max(case["true_vox"], 1) for case in cases if "true_vox" in case])
         row[f"{prefix}_dice"] = float(np.mean([case["dice"] for case in cases if "dice" in case]))
-        row[f"{prefix}_size_ratio"], row[f"{prefix}_size_ratio_std"] = float(ratio.mean()), float(ratio.std())
+        ratio = [case["size_vox"] / case["true_vox"] for case in cases if case.get("true_vox", 0) > 0]
+        if ratio:
+            row[f"{prefix}_size_ratio"], row[f"{prefix}_size_ratio_std"] = float(np.mean(ratio)), float(np.std(ratio))
         for prior in priors:
             dice = dice_by_volume(prior.proposal > 0.5, slices.truth, slices.volume, len(examples))
             row[f"{prior.name}_dice"] = float(dice.cpu().numpy()[known].mean())
@@ -39,8 +40,8 @@ def score_cases(probability: torch.Tensor, slices: Slices, examples: Sequence[Ex
     """Return for every volume its predicted size in voxels and, where known, Dice, true size and bounds."""
     mask = probability >= 0.5
     dice = dice_by_volume(mask, slices.truth, slices.volume, len(examples)).tolist()
-    sizes = _voxels(mask, slices, len(examples))
-    truths = _voxels(slices.truth, slices, len(examples))
+    sizes = voxels_by_volume(mask, slices.volume, len(examples)).tolist()
+    truths = voxels_by_volume(slices.truth, slices.volume, len(examples)).tolist()
     cases: list[dict[str, float]] = []
     for index, example in enumerate(examples):
         case: dict[str, float] = {"size_vox": sizes[index]}
@@ -50,8 +51,3 @@ def score_cases(probability: torch.Tensor, slices: Slices, examples: Sequence[Ex
             case |= {"low_vox": example.bounds.low_vox, "high_vox": example.bounds.high_vox}
         cases.append(case)
     return cases
-
-
-def _voxels(mask: torch.Tensor, slices: Slices, volumes: int) -> list[int]:
-    counts = slices.volume.new_zeros(volumes).index_add(0, slices.volume, mask.sum(dim=(1, 2)))
-    return [int(count) for count in counts.tolist()]

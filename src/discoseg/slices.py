@@ -1,5 +1,6 @@
 """Examples to tensors: the slices of all volumes in one stack on the training device."""
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,3 +46,15 @@ def stack_slices(examples: Sequence[Example], device: torch.device) -> Slices:
         low=low,
         high=high,
     )
+
+
+def fingerprint(examples: Sequence[Example]) -> dict[str, str]:
+    """Return a checksum of what each example holds by its name: image, seeds, truth and bounds."""
+    sums = {}
+    for example in examples:
+        checksum = zlib.crc32(repr((example.spacing_mm, example.bounds, example.image.shape)).encode())
+        for array in (example.image, example.seeds, example.truth):
+            if array is not None:
+                checksum = zlib.crc32(np.ascontiguousarray(array).data, checksum)
+        sums[example.name] = f"{checksum:08x}"
+    return sums

@@ -42,8 +42,8 @@ def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) 
     save_tensors(path, _network_tensors(state), {"config": to_dict(config), "model": model, "epoch": state.epoch})
 
 
-def save_state(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
-    """Write all that a resumed training needs to go on to the identical result."""
+def save_state(path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
+    """Write all that a resumed training needs to go on to the identical result; ``data`` are the cases' checksums."""
     tensors = _network_tensors(state)
     for prior in state.priors:
         tensors[f"{prior.name}.proposal2"] = (prior.proposal * 2).to(torch.uint8)  # 0, ½ and 1, exactly
@@ -59,7 +59,7 @@ def save_state(path: Path, state: State, config: Config, model: dict[str, Any]) 
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     meta = {
         "config": to_dict(config),
-        "model": model,
+        "data": data,
         "epoch": state.epoch,
         "history": state.history,
         "best_dice": state.best_dice,
@@ -78,10 +78,11 @@ def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
 
 
-def restore_state(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
-    """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off."""
+def restore_state(path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
+    """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off; settings and data must agree."""
     tensors, meta = load_tensors(path)
-    _require_same_run(path, meta, config, model)
+    _require_same_settings(path, meta["config"], to_dict(config))
+    _require_same_data(path, meta["data"], data)
     device = state.average.device
     state.network.load_state_dict(network_tensors(tensors))
     for prior in state.priors:
@@ -93,6 +94,10 @@ def restore_state(path: Path, state: State, config: Config, model: dict[str, Any
         if name.startswith("optimiser."):
             _, index, moment = name.split(".")
             moments.setdefault(int(index), {})[moment] = value
+    for number, parameter in enumerate(state.network.parameters()):  # in the memory layout of the weights
+        for moment, value in moments.get(number, {}).items():
+            if value.shape == parameter.shape:
+                moments[number][moment] = torch.empty_like(parameter).copy_(value)
     state.optimiser.load_state_dict({**state.optimiser.state_dict(), "state": moments})
     state.average = tensors["average"].to(device)
     state.slice_sums = tensors["slice_sums"].to(device)
@@ -104,14 +109,26 @@ def restore_state(path: Path, state: State, config: Config, model: dict[str, Any
     state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
 
 
-def _require_same_run(path: Path, meta: dict[str, Any], config: Config, model: dict[str, Any]) -> None:
-    """A run goes on only with the settings and cases it was started with; just the number of epochs may differ."""
-    for kind, before, now in (("setting", meta["config"], to_dict(config)), ("data", meta["model"], model)):
-        old, new = _flat(before), _flat(now)
-        for key in sorted(old.keys() | new.keys()):
-            if key != "epochs" and old.get(key) != new.get(key):
+def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """A run goes on only with the settings it was started with; just the number of epochs may differ."""
+    old, new = _flat(before), _flat(now)
+    for key in sorted(old.keys() | new.keys()):
+        if key != "epochs" and old.get(key) != new.get(key):
+            raise UserError(
+                f"{path}: was made with another setting: {key} = {old.get(key)!r}, now {new.get(key)!r}; "
+                "resume with the same, or train into another folder"
+            )
+
+
+def _require_same_data(path: Path, before: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> None:
+    """A run goes on only with the very cases, images, annotations and bounds it was started with."""
+    for part in ("training", "validation"):
+        old, new = before[part], now[part]
+        for case in sorted(old.keys() | new.keys()):
+            if old.get(case) != new.get(case):
+                what = "was not there" if case not in old else "is missing now" if case not in new else "has changed"
                 raise UserError(
-                    f"{path}: was made with another {kind}: {key} = {old.get(key)!r}, now {new.get(key)!r}; "
+                    f"{path}: was made with other data: {part} case {case} {what} (image, annotation or bounds); "
                     "resume with the same, or train into another folder"
                 )
 

@@ -7,7 +7,6 @@ evaluation mode, predicts every training volume; (3) every 3D volume gets its pr
 (5) the learning rate decays. Images, seeds, proposals and multipliers stay on the training device throughout.
 """
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +21,13 @@ import torch
 from discoseg import admm, losses
 from discoseg.augment import apply_intensities, apply_transforms, pixel_area, sample_intensities, sample_transforms
 from discoseg.config import Config
+from discoseg.data.files import usable_cores
 from discoseg.discrete import PottsGrid
 from discoseg.errors import UserError
 from discoseg.networks import build_network
 from discoseg.run import RunFolder
 from discoseg.scores import score_cases, score_epoch
-from discoseg.slices import Slices, stack_slices
+from discoseg.slices import Slices, fingerprint, stack_slices
 from discoseg.state import State, restore_state, save_model, save_state
 from discoseg.weak.examples import Example
 
@@ -56,17 +56,21 @@ def train(
     the weights. ``sources``, where the data came from, stands in run.json. Returns the state after the last epoch.
     """
     target = choose_device(device)
-    folder = RunFolder.open(run, resume=resume)
+    RunFolder.require_usable(run, resume=resume)
     torch.manual_seed(config.seed)
     slices = stack_slices(training, target)
     state = start_state(slices, config, target)
+    data = {"training": fingerprint(training), "validation": fingerprint(validation)}
+    folder = RunFolder.open(run, resume=resume)
     if folder.latest.is_file():
-        restore_state(folder.latest, state, config, model)
+        restore_state(folder.latest, state, config, data)
         folder.rewind(state.epoch)
-    folder.write_start(config, model, sources or {}, training, validation, target)
+        folder.write_config(config)  # more epochs may be wanted now
+    else:
+        folder.write_start(config, model, sources or {}, training, validation, target)
     held_out = stack_slices(validation, target) if validation else None
     last_save = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         grids = admm.build_grids(training, config.crf) if config.uses_crf else []
         while state.epoch < config.epochs:
             clock = Clock()
@@ -85,11 +89,12 @@ def train(
                 if row.get("val_dice", -1.0) > state.best_dice:
                     state.best_dice, state.best_epoch = row["val_dice"], state.epoch
                     save_model(folder.best, state, config, model)
-                if state.epoch in (1, config.epochs) or time.monotonic() - last_save > _CHECKPOINT_EVERY_S:
-                    save_state(folder.latest, state, config, model)
-                    last_save = time.monotonic()
                 folder.write_snapshot(state.epoch, config.epochs, training, probability, state.priors)
-            folder.write_epoch(state.history, clock.seconds)
+                folder.write_metrics(state.history)
+                if state.epoch in (1, config.epochs) or time.monotonic() - last_save > _CHECKPOINT_EVERY_S:
+                    save_state(folder.latest, state, config, data)  # last: what it says is done is there
+                    last_save = time.monotonic()
+            folder.write_epoch(state.history[-1], clock.seconds)
             progress(state.epoch, _summary(state))
     save_model(folder.final, state, config, model)
     scored = {"training": (training, score_cases(predict_slices(state.network, slices.image), slices, training))}
@@ -161,8 +166,8 @@ def _train_epoch(state: State, slices: Slices, config: Config, clock: "Clock", p
     total = sum(means.values())
     if not np.isfinite(total):
         raise UserError(
-            f"the loss became {total} in epoch {state.epoch + 1}; the last checkpoint is kept: "
-            "resume it, or start anew with a smaller --optimiser.lr"
+            f"the loss became {total} in epoch {state.epoch + 1}; the models up to then are kept: "
+            "start anew with a smaller --optimiser.lr"
         )
     return {"lr": lr, "loss": total, **means}
 
@@ -184,7 +189,7 @@ def _batch_losses(state: State, slices: Slices, batch: torch.Tensor, config: Con
         terms[prior.name] = losses.augmented_term(probability, target, prior.mu, valid)
     if config.method == "penalty":
         area = 1.0 if theta is None else pixel_area(theta).to(probability.device)
-        sums = probability.sum(dim=(1, 2)) * area
+        sums = (probability if valid is None else probability * valid).sum(dim=(1, 2)) * area
         terms["penalty"] = losses.size_penalty(
             sums,
             slice_index=batch,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,24 @@ def fit(
     """Train on the dataset in folder ``dataset`` and write the run folder ``out``.
 
     ``seeds`` is a folder of weak label maps by case name; without it the dataset's own labels annotate. Validation
-    cases are those of the JSON file ``split``, or a ``validation_fraction`` of the patients.
+    cases are those of the JSON file ``split``, or a ``validation_fraction`` of the patients: always the same ones, as
+    far as they have complete masks.
     """
     RunFolder.require_usable(out, resume=resume)
     found = find_dataset(dataset)
     label = chosen_label(found, config.label)
-    cases, held_out = split_cases(found, split=split, fraction=validation_fraction, seed=config.seed)
-    if not cases:
-        raise UserError(f"{dataset}: no training case; its cases are all held out")
+    if config.size_csv is not None:  # a run may be resumed from another folder
+        config = replace(config, size_csv=config.size_csv.resolve())
+    cases, held_out = split_cases(found, split=split, fraction=validation_fraction)
     grid = Grid(config.grid.shape, config.grid.clip_percent, common_orientation(cases))
     prepared = prepare_cases([*cases, *held_out], grid, progress=prepare_progress)
-    training = training_examples(prepared[: len(cases)], found, config, grid=grid, weak=seeds)
-    validation = validation_examples(prepared[len(cases) :], found, config.label)
+    scored = {case.patient for case in held_out}
+    if split is None:  # nobody chose these: patients that cannot be scored had better train
+        scored -= {item.case.patient for item in prepared if item.mask(label, ignore=found.ignore) is None}
+    to_train = [item for item in prepared if item.case in cases or item.case.patient not in scored]
+    to_score = [item for item in prepared if item.case in held_out and item.case.patient in scored]
+    training = training_examples(to_train, found, config, label=label, grid=grid, weak=seeds)
+    validation = validation_examples(to_score, found, label)
     model: dict[str, Any] = {
         "label": next(name for name, value in found.labels.items() if value == label),
         "label_value": label,

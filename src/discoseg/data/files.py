@@ -51,6 +51,17 @@ def write_atomically(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def require_new_folder(folder: Path, *, hint: str) -> None:
+    """Raise a `UserError` unless the folder is missing or empty; `hint` says what to do otherwise."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: already in use; {hint}")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, which in a container or a batch job can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def flush_to_disk(path: Path) -> None:
     """Wait until a file's content is on the disk, so that a rename never outruns it."""
     with path.open("rb+") as file:

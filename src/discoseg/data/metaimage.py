@@ -76,17 +76,23 @@ def write_metaimage(path: Path, volume: Volume) -> None:
         raise UserError(f"cannot write {path}: {reason}") from error
 
 
+def data_file(path: Path) -> Path | None:
+    """Return the file that a header leaves its voxels to; None when they follow the header, or lie in several files."""
+    _, _, rest = path.read_bytes().partition(b"ElementDataFile")
+    name = rest.partition(b"\n")[0].decode(errors="replace").strip(" =\r")
+    return None if name == "LOCAL" or name.startswith("LIST") or "%" in name else path.parent / name
+
+
 def _require_whole_data(path: Path) -> None:
     """Refuse a missing data file, and damaged compressed data, which SimpleITK reads as if all were well."""
     header, _, rest = path.read_bytes().partition(b"ElementDataFile")
     entry, _, data = rest.partition(b"\n")
-    name = entry.decode(errors="replace").strip(" =\r")
-    if name.startswith("LIST") or "%" in name:  # one file a slice
+    if b"LIST" in entry or b"%" in entry:  # one file a slice
         return
-    if name != "LOCAL":
-        file = path.parent / name
+    file = data_file(path)
+    if file is not None:
         if not file.is_file():
-            raise UserError(f"{path} cannot be read: its data file {name} does not exist")
+            raise UserError(f"{path} cannot be read: its data file {file.name} does not exist")
         data = file.read_bytes()
     if re.search(rb"^CompressedData\s*=\s*True", header, re.MULTILINE | re.IGNORECASE):
         zlib.decompress(data, wbits=ANY_WRAPPER)  # to the end, where the checksum is

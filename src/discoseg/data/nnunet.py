@@ -19,7 +19,10 @@ def find_nnunet(root: Path) -> Dataset:
         raise UserError(f"{path}: file_ending {ending!r} is not supported, only {', '.join(IMAGE_SUFFIXES)}")
     labels = _labels(path, about.get("labels"))
     ignore = labels.pop("ignore", max(labels.values()) + 1)
-    channels = len(about.get("channel_names") or about.get("modality") or [0])
+    named = about.get("channel_names") or about.get("modality") or [0]
+    if not isinstance(named, dict | list):
+        raise UserError(f"{path}: channel_names must be an object of names, not {named!r}")
+    channels = len(named)
     cases = [
         case
         for part, test in (("Tr", False), ("Ts", True))

@@ -18,7 +18,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from discoseg.data.canvas import Canvas, Floats, draw_wobble
-from discoseg.data.files import write_atomically
+from discoseg.data.files import require_new_folder, write_atomically
 from discoseg.data.volume import Volume, write_volume
 from discoseg.errors import UserError
 
@@ -72,8 +72,9 @@ def write_phantom_dataset(
     cases, test_cases: numbers of volumes in imagesTr/labelsTr and in imagesTs/labelsTs.
     jitter_vox: each click's in-plane coordinates are off by up to this many voxels.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not an empty folder: choose another one or remove it")
+    if cases < 1 or test_cases < 0 or seed < 0:
+        raise UserError(f"{cases} training and {test_cases} test phantoms of seed {seed}: 1, 0 and 0 are the least")
+    require_new_folder(folder, hint="choose another one or remove it")
     clicks: dict[str, dict[str, list[int]]] = {}
     for number in range(cases + test_cases):
         part = "Tr" if number < cases else "Ts"

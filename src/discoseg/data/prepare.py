@@ -20,7 +20,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from discoseg.data.files import usable_cores
 from discoseg.data.layouts import Case
+from discoseg.data.metaimage import data_file
 from discoseg.data.volume import Volume, describe_bad_voxels, describe_mismatch, read_orientation, read_volume
 from discoseg.errors import UserError
 
@@ -55,6 +57,12 @@ class Prepared:
         """Volume of one voxel of the grid, in millilitres."""
         return float(np.prod(self.spacing_mm)) / 1000
 
+    def mask(self, value: int, *, ignore: int) -> NDArray[np.bool_] | None:
+        """Return where the label is ``value``, (z, y, x); None without a complete label map (``ignore`` in it)."""
+        if self.label is None or (self.label == ignore).any():
+            return None
+        return np.asarray(self.label == value)
+
 
 def resize_linear(stack: NDArray[np.floating], shape: tuple[int, int]) -> NDArray[np.float32]:
     """Resize the last two axes linearly; where they shrink, each new pixel averages what it covers.
@@ -85,17 +93,17 @@ def resize_labels(stack: NDArray[np.generic], shape: tuple[int, int]) -> NDArray
 def image_to_grid(volumes: Sequence[Volume], grid: Grid, *, name: str) -> NDArray[np.float32]:
     """Return the channels of one case as (z, channel, y, x) in [0, 1]; ``name`` is named in errors."""
     channels = []
-    for volume in volumes:
+    for number, volume in enumerate(volumes):
+        if mismatch := describe_mismatch(volumes[0], volume):
+            raise UserError(f"{name}: its channel {number} does not lie on the first one: {mismatch}")
         if bad := describe_bad_voxels(volume):
             raise UserError(f"{name}: {bad}; repair or remove it")
-        array = volume.reoriented(grid.orientation).array.astype(np.float32)
-        low, high = np.percentile(array, grid.clip_percent)
+        array = volume.reoriented(grid.orientation).array
+        low, high = np.percentile(array, grid.clip_percent).tolist()
         if high <= low:  # a few bright voxels on a constant ground: keep them
-            low, high = array.min(), array.max()
+            low, high = float(array.min()), float(array.max())
         scaled = np.clip((array - low) / (high - low), 0.0, 1.0)
         channels.append(np.clip(resize_linear(scaled, grid.shape), 0.0, 1.0))
-    if len({channel.shape for channel in channels}) > 1:
-        raise UserError(f"{name}: its channels have different numbers of slices")
     return np.stack(channels, axis=1)
 
 
@@ -149,7 +157,7 @@ def prepare_cases(
     """Bring cases onto the grid, several at once, through the cache (:func:`default_cache` when None)."""
     folder = cache or default_cache()
     prepared: list[Prepared] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         for item in pool.map(lambda case: prepare_case(case, grid, folder), cases):
             prepared.append(item)
             progress(len(prepared), len(cases))
@@ -211,20 +219,21 @@ def _cached(
             np.save(temporary / "array.npy", array)
             (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
             temporary.rename(entry)
-        except OSError:
+        except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if not entry.is_dir():  # otherwise another process was first, with the same content
-                raise
+                reason = error.strerror or error
+                raise UserError(f"cannot write to the cache {cache}: {reason}; set DISCOSEG_CACHE elsewhere") from error
     return np.load(entry / "array.npy", mmap_mode="r"), json.loads((entry / "meta.json").read_text("utf-8"))
 
 
 def _content_hash(path: Path) -> bytes:
-    """Hash a file, and for a detached MetaImage header all files beside it with the same stem."""
+    """Hash a file, and with a MetaImage header the data file that it names."""
     try:
-        companions = sorted(path.parent.glob(f"{path.stem}.*raw")) if path.suffix == ".mhd" else []
-        digest = hashlib.sha256()
-        for file in (path, *companions):
-            digest.update(file.read_bytes())
+        digest = hashlib.sha256(path.read_bytes())
+        data = data_file(path) if path.suffix.lower() == ".mhd" else None
+        if data is not None:
+            digest.update(data.read_bytes())
         return digest.digest()
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename or path}: {error.strerror}") from error

@@ -23,6 +23,8 @@ def split_cases(
     the `fraction` of the patients that validates.
     """
     cases = [case for case in dataset.cases if not case.test]
+    if not cases:
+        raise UserError(f"{dataset.root}: no case to train on, all are held out for testing")
     if split is None:
         drawn = _draw_patients({case.patient for case in cases}, fraction, seed)
         return [c for c in cases if c.patient not in drawn], [c for c in cases if c.patient in drawn]

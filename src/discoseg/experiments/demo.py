@@ -8,8 +8,10 @@ trained with discrete proposals (crf+size) and with the size penalty, and both a
 
 import multiprocessing
 import queue
+import shutil
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, pstdev
@@ -48,9 +50,10 @@ def run_demo(out: Path) -> dict[str, Evaluation]:
     Returns the evaluation of each method on the held-out volumes.
     """
     phantoms = out / "phantoms"
-    if not (phantoms / "dataset.json").is_file():  # the dataset's last file
+    if not phantoms.is_dir():
         print("1. Phantoms: 24 training and 8 held-out volumes")
-        write_phantom_dataset(phantoms, cases=24, test_cases=8, seed=0)
+        with _whole(phantoms) as folder:
+            write_phantom_dataset(folder, cases=24, test_cases=8, seed=0)
     seeds = make_demo_seeds(phantoms, out / "seeds")
     _train_all(phantoms, seeds, out)
     evaluations: dict[str, Evaluation] = {}
@@ -66,15 +69,15 @@ def run_demo(out: Path) -> dict[str, Evaluation]:
 
 def make_demo_seeds(phantoms: Path, out: Path) -> Path:
     """Derive weak label maps from the phantoms' clicks and an atlas of the training masks; return their folder."""
-    if (out / "atlas.npz").is_file():  # the folder's last file
+    if out.is_dir():
         return out
     dataset = find_dataset(phantoms)
-    training, _ = split_cases(dataset, seed=CONFIG.seed)
-    with progress_bars() as update:
+    training, _ = split_cases(dataset)
+    with progress_bars() as update, _whole(out) as folder:
         seeded = make_seeds(
             dataset,
             training,
-            out,
+            folder,
             label=chosen_label(dataset, CONFIG.label),
             grid=CONFIG.grid,
             clicks=phantoms / "clicks.json",
@@ -83,6 +86,15 @@ def make_demo_seeds(phantoms: Path, out: Path) -> Path:
     print("2. Seeds: one click per volume, an atlas around it")
     print_seeds(seeded, out)
     return out
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """Yield a folder to fill that becomes ``folder`` when all is there; what an interruption left is removed."""
+    partial = folder.with_name(f"{folder.name}-unfinished")
+    shutil.rmtree(partial, ignore_errors=True)
+    yield partial
+    partial.rename(folder)
 
 
 def _train_all(phantoms: Path, seeds: Path, out: Path) -> None:

@@ -39,37 +39,40 @@ class Example:
 
 
 def training_examples(
-    prepared: Sequence[Prepared], dataset: Dataset, config: Config, *, grid: Grid, weak: Path | None
+    prepared: Sequence[Prepared], dataset: Dataset, config: Config, *, label: int, grid: Grid, weak: Path | None
 ) -> list[Example]:
-    """Return examples for ``config.method``; seeds come from the folder ``weak``, else from the dataset's labels."""
-    value = chosen_label(dataset, config.label)
+    """Return examples of the structure ``label`` for ``config.method``.
+
+    Seeds come from the folder ``weak``, else from the dataset's own label maps.
+    """
     maps = {} if weak is None else find_weak_maps(weak, dataset)
     limits = {} if config.size_csv is None else read_bounds_csv(config.size_csv)
     examples = []
     for item in prepared:
-        annotation = _annotation(item, maps, weak, grid)
-        _require_known(annotation, dataset, item)
-        truth = _truth(item, dataset, value)
+        if item.label is not None:
+            _require_known(item.label, dataset, item)
+        truth = item.mask(label, ignore=dataset.ignore)
         if config.method == "full":
             if truth is None:
                 raise UserError(f"{item.case.name}: --method full needs a complete mask; choose another method")
             seeds = truth.astype(np.int8)
         else:
-            seeds = _seeds(annotation, dataset, value)
+            annotation = _annotation(item, maps, weak, grid)
+            _require_known(annotation, dataset, item)
+            seeds = _seeds(annotation, dataset, label)
         bounds = _bounds(item, truth, config, limits) if config.needs_bounds else None
         if bounds is not None:
-            check_feasible(item.case.name, bounds, seeds)
+            check_feasible(item.case.name, bounds, seeds if config.admm.honour_seeds else np.full_like(seeds, -1))
         examples.append(Example(item.case.name, item.image, seeds, truth, item.spacing_mm, bounds))
     _require_weak(examples, config)
     return examples
 
 
-def validation_examples(prepared: Sequence[Prepared], dataset: Dataset, label: str | None) -> list[Example]:
+def validation_examples(prepared: Sequence[Prepared], dataset: Dataset, label: int) -> list[Example]:
     """Return the examples that can be scored: those with a complete mask; nothing of them is trained on."""
-    value = chosen_label(dataset, label)
     examples = []
     for item in prepared:
-        truth = _truth(item, dataset, value)
+        truth = item.mask(label, ignore=dataset.ignore)
         if truth is not None:
             seeds = np.full(truth.shape, -1, dtype=np.int8)
             examples.append(Example(item.case.name, item.image, seeds, truth, item.spacing_mm))
@@ -102,12 +105,6 @@ def _require_known(annotation: NDArray[np.uint8], dataset: Dataset, item: Prepar
             f"{item.case.name}: unknown label value {unknown[0]} in its annotation; known are {known}, "
             f"{dataset.ignore} not annotated"
         )
-
-
-def _truth(item: Prepared, dataset: Dataset, value: int) -> NDArray[np.bool_] | None:
-    if item.label is None or (item.label == dataset.ignore).any():
-        return None
-    return np.asarray(item.label == value)
 
 
 def _seeds(annotation: NDArray[np.uint8], dataset: Dataset, value: int) -> NDArray[np.int8]:

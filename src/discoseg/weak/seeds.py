@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from discoseg.config import GridConfig
-from discoseg.data.files import image_suffix
+from discoseg.data.files import image_suffix, require_new_folder
 from discoseg.data.layouts import Case, Dataset
 from discoseg.data.prepare import Grid, Prepared, common_orientation, labels_from_grid, prepare_cases
 from discoseg.data.volume import read_volume, write_volume
@@ -42,8 +42,7 @@ def make_seeds(
     Cases without a click take the centroid of their mask for one. In the maps, which have the geometry of the images,
     ``label`` and 0 are seeds and the dataset's ignore value is everything else.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: already in use; choose another --out")
+    require_new_folder(out, hint="choose another --out")
     clicked = {} if clicks is None else read_clicks(clicks)
     chosen = _chosen(dataset, training, clicked, clicks)
     if atlas is None:
@@ -54,17 +53,19 @@ def make_seeds(
         book, meta = load_atlas(atlas)
         frame = _frame_of(atlas, meta, grid, label)
     prepared = prepare_cases(chosen, frame, progress=progress)
-    positions = [_position(item, clicked.get(item.case.name), dataset, label, frame) for item in prepared]
+    all_seeds = []
+    for item in prepared:  # all of them before the first is written
+        position = _position(item, clicked.get(item.case.name), dataset, label, frame)
+        all_seeds.append(book.seeds(item.case.group, item.image[:, 0].shape, position))
     out.mkdir(parents=True, exist_ok=True)
     seeded = []
-    for item, position in zip(prepared, positions, strict=True):
-        seeds = book.seeds(item.case.group, item.image[:, 0].shape, position)
+    for item, seeds in zip(prepared, all_seeds, strict=True):
         labels = np.where(seeds < 0, dataset.ignore, np.where(seeds == 1, label, 0)).astype(np.uint8)
         image = item.case.images[0]
         write_volume(
             out / f"{item.case.name}{image_suffix(image)}", labels_from_grid(labels, read_volume(image), frame)
         )
-        seeded.append(SeededCase(item.case, seed_statistics(seeds, _mask(item, dataset, label))))
+        seeded.append(SeededCase(item.case, seed_statistics(seeds, item.mask(label, ignore=dataset.ignore))))
         progress(len(seeded), len(prepared))
     save_atlas(out / "atlas.npz", book, meta=meta)
     return seeded
@@ -83,7 +84,7 @@ def _chosen(dataset: Dataset, training: Sequence[Case], clicked: dict[str, Click
 def _build(prepared: Sequence[Prepared], dataset: Dataset, label: int) -> Atlas:
     masks = []
     for item in prepared:
-        mask = _mask(item, dataset, label)
+        mask = item.mask(label, ignore=dataset.ignore)
         if mask is None:
             raise UserError(f"{item.case.name}: an atlas is built from complete masks, it has none; pass --atlas FILE")
         masks.append((item.case.group, mask))
@@ -91,10 +92,13 @@ def _build(prepared: Sequence[Prepared], dataset: Dataset, label: int) -> Atlas:
 
 
 def _frame_of(path: Path, meta: dict[str, Any], grid: GridConfig, label: int) -> Grid:
-    if meta["label"] != label:
-        raise UserError(f"{path}: this atlas is of label {meta['label']}, not {label}; choose --label accordingly")
-    rows, columns = meta["grid"]
-    return Grid((rows, columns), grid.clip_percent, meta["orientation"])
+    try:
+        (rows, columns), orientation, made_for = meta["grid"], meta["orientation"], meta["label"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: the atlas does not say its grid; make it anew with 'discoseg seeds'") from error
+    if made_for != label:
+        raise UserError(f"{path}: this atlas is of label {made_for}, not {label}; choose --label accordingly")
+    return Grid((rows, columns), grid.clip_percent, orientation)
 
 
 def _position(item: Prepared, click: Click | None, dataset: Dataset, label: int, frame: Grid) -> tuple[int, int, int]:
@@ -102,13 +106,7 @@ def _position(item: Prepared, click: Click | None, dataset: Dataset, label: int,
     if click is not None:
         volume = read_volume(item.case.images[0])
         return click.on_grid(volume, shape=frame.shape, orientation=frame.orientation)
-    mask = _mask(item, dataset, label)
+    mask = item.mask(label, ignore=dataset.ignore)
     if mask is None or not mask.any():
         raise UserError(f"{item.case.name}: no click and no mask to take its centre from; pass --clicks FILE")
     return centroid(mask)
-
-
-def _mask(item: Prepared, dataset: Dataset, label: int) -> Any:
-    if item.label is None or (item.label == dataset.ignore).any():
-        return None
-    return np.asarray(item.label == label)
