@@ -59,10 +59,12 @@ def run_demo(out: Path) -> dict[str, Evaluation]:
     evaluations: dict[str, Evaluation] = {}
     for method in METHODS:
         evaluations[method] = _score(out / method, phantoms, out / f"{method}-predictions")
+    print("4. Held-out volumes")
     _print_comparison(evaluations)
     page = out / "report.html"
-    page.unlink(missing_ok=True)  # it is made of the runs, which stay
-    write_report([out / method for method in METHODS], page)
+    page.unlink(missing_ok=True)  # it is made anew of the runs, which stay
+    held_out = {method: out / method / "held-out.csv" for method in METHODS}
+    write_report([out / method for method in METHODS], page, evaluations=held_out)
     print(f"\nReport with curves and pictures: {page.resolve()}")
     return evaluations
 
