@@ -63,7 +63,7 @@ def run_demo(out: Path) -> dict[str, Evaluation]:
     _print_comparison(evaluations)
     page = out / "report.html"
     page.unlink(missing_ok=True)  # it is made anew of the runs, which stay
-    held_out = {method: out / method / "held-out.csv" for method in METHODS}
+    held_out: dict[str, Path] = {str(method): out / method / "held-out.csv" for method in METHODS}
     write_report([out / method for method in METHODS], page, evaluations=held_out)
     print(f"\nReport with curves and pictures: {page.resolve()}")
     return evaluations
