@@ -1,45 +1,26 @@
-"""The phantom end to end, smaller than the demo: weak training beats seeds alone, by actually training."""
+"""The demo as it is: trained for real, discrete proposals beat the penalty on volumes that neither has seen."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from discoseg.config import GridConfig, Method, NetworkConfig
-from discoseg.data.phantom import write_phantom_dataset
-from discoseg.evaluation import evaluate
-from discoseg.experiments import demo
-from discoseg.predict import load_model, predict_files
-from discoseg.workflow import fit
+from discoseg.experiments.demo import run_demo
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("e2e") / "phantoms"
-    write_phantom_dataset(folder, cases=12, test_cases=4, seed=0, in_plane=(64, 64))
-    return folder
-
-
-def _score(method: Method, dataset: Path, seeds: Path | None, folder: Path) -> float:
-    config = replace(
-        demo.CONFIG,
-        method=method,
-        epochs=20,
-        grid=GridConfig(shape=(40, 40), clip_percent=(0.5, 99.5)),
-        network=NetworkConfig(name="unet", width=8),
-    )
-    fit(dataset, folder / method, config, seeds=seeds, device="cpu")
-    predict_files(load_model(folder / method, device="cpu"), [dataset / "imagesTs"], folder / f"{method}-out")
-    (summary,) = evaluate(folder / f"{method}-out", dataset, labels=("LV",)).summaries()
-    return summary.dice_mean
-
-
-def test_proposals_beat_penalty_on_unseen_volumes(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo, "CONFIG", replace(demo.CONFIG, grid=GridConfig((40, 40), (0.5, 99.5))))
-    seeds = demo.make_demo_seeds(dataset, tmp_path / "seeds")
-    proposals = _score("crf+size", dataset, seeds, tmp_path)
-    penalty = _score("penalty", dataset, seeds, tmp_path)
-    assert proposals > 0.7
-    assert proposals > penalty
+def test_demo_keeps_its_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished = tmp_path / "demo/phantoms-unfinished"  # as an interruption leaves it
+    unfinished.mkdir(parents=True)
+    (unfinished / "dataset.json").write_text("{")
+    evaluations = run_demo(tmp_path / "demo")
+    dice = {method: evaluation.summaries()[0].dice_mean for method, evaluation in evaluations.items()}
+    assert all(len(evaluation.scores) == 8 for evaluation in evaluations.values())
+    assert dice["crf+size"] > 0.82  # 0.897 on the machine it was tuned on, 0.857 to 0.914 over seeds
+    assert dice["crf+size"] > dice["penalty"]
+    printed = capsys.readouterr().out
+    assert f"{dice['crf+size']:.3f}" in printed
+    page = tmp_path / "demo/report.html"
+    assert str(page) in printed.replace("\n", "")
+    models = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    again = run_demo(tmp_path / "demo")  # nothing is trained twice
+    assert again == evaluations
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == models
