@@ -14,6 +14,7 @@ ROOT = Path(discoseg.__file__).parent
 LAYERS = [
     {"__main__"},
     {"cli"},
+    {"commands"},
     {"experiments"},
     {"report", "progress"},
     {"workflow", "evaluation", "predict"},

@@ -1,0 +1,288 @@
+"""The subcommands of ``discoseg``: one dataclass each, whose fields are its options and whose ``run`` calls the API.
+
+Heavy imports stand inside the commands that need them, so that ``discoseg --help`` answers at once.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from discoseg.config import Config, GridConfig
+from discoseg.errors import UserError
+
+DatasetArgument = Positional[Annotated[Path, arg(metavar="DATASET")]]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Say what is in a dataset and everything that is wrong with it; exit with status 2 if anything is."""
+
+    dataset: DatasetArgument
+    """Folder of the dataset: ACDC, PROMISE12, nnU-Net, or plain images."""
+    label: str | None = None
+    """The structure that seeds and bounds are about, by name or value."""
+    seeds: Path | None = None
+    """Folder of weak label maps to check along."""
+    size_ml: str | None = None
+    """Size bounds in millilitres for every case, LOW:HIGH; either side may be left empty."""
+    size_csv: Path | None = None
+    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml."""
+    cases: bool = False
+    """Print every case, not the summary alone."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.data.check import check_dataset
+        from discoseg.data.check_table import print_check
+        from discoseg.data.layouts import find_dataset
+        from discoseg.progress import progress_bars
+        from discoseg.weak.bounds import parse_size_ml, read_bounds_csv
+
+        dataset = find_dataset(self.dataset)
+        bounds = None if self.size_csv is None else read_bounds_csv(self.size_csv)
+        if self.size_ml is not None:
+            bounds = dict.fromkeys((case.name for case in dataset.cases), parse_size_ml(self.size_ml))
+        with progress_bars() as update:
+            check = check_dataset(
+                dataset,
+                label=self.label,
+                weak=self.seeds,
+                bounds_ml=bounds,
+                progress=lambda done, total: update("reading", done, total, "cases"),
+            )
+        print_check(check, per_case=self.cases)
+        return 2 if check.problems else 0
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Turn one click per volume into weak label maps, by an atlas of masks aligned at their centres."""
+
+    dataset: DatasetArgument
+    """Folder of the dataset."""
+    out: Path
+    """Folder for the weak label maps and the atlas; must be new or empty."""
+    label: str | None = None
+    """The structure, by name or value; may be left out where the dataset has only one."""
+    clicks: Path | None = None
+    """JSON or CSV file of clicks by case; without it the centre of each training mask is the click."""
+    atlas: Path | None = None
+    """An atlas.npz made before; without it one is built from the masks of the training cases, a group (ED, ES) each."""
+    split: Path | None = None
+    """JSON file that says which cases validate; they take no part in the atlas."""
+    validation_fraction: float = 0.2
+    """Fraction of patients that validate, where there is no split file."""
+    grid: tuple[int, int] = GridConfig().shape
+    """Rows and columns of the grid on which masks are aligned, in pixels; use the same for training."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.data.layouts import find_dataset
+        from discoseg.data.splits import split_cases
+        from discoseg.progress import progress_bars
+        from discoseg.weak.examples import chosen_label
+        from discoseg.weak.seeds import make_seeds
+        from discoseg.weak.seeds_table import print_seeds
+
+        dataset = find_dataset(self.dataset)
+        training, _ = split_cases(dataset, split=self.split, fraction=self.validation_fraction)
+        with progress_bars() as update:
+            seeded = make_seeds(
+                dataset,
+                training,
+                self.out,
+                label=chosen_label(dataset, self.label),
+                grid=GridConfig(self.grid),
+                clicks=self.clicks,
+                atlas=self.atlas,
+                progress=lambda done, total: update("seeds", done, total, "cases"),
+            )
+        print_seeds(seeded, self.out)
+        return 0
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a network from cheap annotations; every setting of the preset can be overridden."""
+
+    dataset: DatasetArgument
+    """Folder of the dataset."""
+    out: Path
+    """Run folder; must be new or empty unless the run is resumed."""
+    preset: str = "default"
+    """Settings to start from: default, paper-acdc-lv, paper-acdc-rv, paper-promise12, or a TOML file."""
+    seeds: Path | None = None
+    """Folder of weak label maps by case; without it the dataset's own labels annotate."""
+    split: Path | None = None
+    """JSON file that says which cases validate."""
+    validation_fraction: float = 0.2
+    """Fraction of patients that validate, where there is no split file."""
+    device: Device = "auto"
+    """Where to train; auto takes CUDA where there is one."""
+    resume: bool = False
+    """Go on from the latest checkpoint in --out, with the settings and data it was started with."""
+    config: Annotated[Config, arg(name="")] = field(default_factory=Config)
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.progress import progress_bars
+        from discoseg.workflow import fit, recorded_sources
+
+        sources: dict[str, Any] = {
+            "seeds": self.seeds,
+            "split": self.split,
+            "validation_fraction": self.validation_fraction,
+        }
+        if self.resume:
+            recorded = recorded_sources(self.out)
+            sources = {
+                "seeds": self.seeds or (recorded["seeds"] and Path(recorded["seeds"])),
+                "split": self.split or (recorded["split"] and Path(recorded["split"])),
+                "validation_fraction": recorded["validation_fraction"],
+            }
+        epochs = self.config.epochs
+        with progress_bars() as update:
+            state = fit(
+                self.dataset,
+                self.out,
+                self.config,
+                **sources,
+                device=self.device,
+                resume=self.resume,
+                prepare_progress=lambda done, total: update("preparing", done, total, "cases"),
+                progress=lambda done, message: update("training", done, epochs, message),
+            )
+        last = state.history[-1]
+        print(f"{self.out}: {state.epoch} epochs of {self.config.method}, loss {last['loss']:.4f}")
+        if "val_dice" in last:
+            print(
+                f"3D Dice on validation cases: last epoch {last['val_dice']:.3f}, "
+                f"best {state.best_dice:.3f} (epoch {state.best_epoch})"
+            )
+        return 0
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Segment images with a trained run: label maps with each image's name and exact geometry."""
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Run folder, or a checkpoint file."""
+    images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGE...")]]
+    """Image files, or folders of them."""
+    out: Path
+    """Folder for the label maps; existing files are not overwritten."""
+    probabilities: bool = False
+    """Also write NAME_probability, the structure's probability as float32."""
+    checkpoint: Literal["best", "final"] = "best"
+    """The best validation epoch's model, or the last epoch's."""
+    device: Device = "auto"
+    """Where to compute."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.predict import load_model, predict_files
+        from discoseg.progress import progress_bars
+
+        if not self.images:
+            raise UserError("IMAGE: give at least one image file or folder")
+        model = load_model(self.run_folder, device=self.device, checkpoint=self.checkpoint)
+        with progress_bars() as update:
+            written = predict_files(
+                model,
+                self.images,
+                self.out,
+                probabilities=self.probabilities,
+                progress=lambda done, total: update("predicting", done, total, "images"),
+            )
+        print(f"{self.out}: {len(written)} label maps of {model.label} (value {model.label_value})")
+        return 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Compare label maps with references: 3D Dice, surface distances in mm, volumes in ml."""
+
+    predictions: Positional[Annotated[Path, arg(metavar="PREDICTIONS")]]
+    """Folder of predicted label maps."""
+    references: Positional[Annotated[Path, arg(metavar="REFERENCES")]]
+    """Folder of reference label maps, or a dataset."""
+    label: tuple[str, ...] = ()
+    """Structures to compare, by value, or by name where REFERENCES is a dataset; all that are predicted if none."""
+    out: Path | None = None
+    """Write the table to this .csv or .json file as well; it must not exist yet."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.evaluation import evaluate, print_evaluation, require_new_table, write_evaluation
+
+        if self.out is not None:
+            require_new_table(self.out)
+        evaluation = evaluate(self.predictions, self.references, labels=self.label)
+        if self.out is not None:
+            write_evaluation(self.out, evaluation)
+        print_evaluation(evaluation)
+        return 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write one self-contained HTML page about one or several runs."""
+
+    runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN...")]]
+    """Run folders."""
+    out: Path
+    """The page's file; must not exist yet."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.report import write_report
+
+        if not self.runs:
+            raise UserError("RUN: give at least one run folder")
+        write_report(self.runs, self.out)
+        print(self.out)
+        return 0
+
+
+@dataclass(frozen=True)
+class Phantom:
+    """Write a dataset of cardiac-like phantoms in nnU-Net's layout, with one click per training volume."""
+
+    out: Path
+    """Folder for the dataset; must be new or empty."""
+    cases: int = 24
+    """Training volumes."""
+    test_cases: int = 8
+    """Held-out volumes."""
+    seed: int = 0
+    """Seed of the phantoms."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.data.phantom import write_phantom_dataset
+
+        write_phantom_dataset(self.out, cases=self.cases, test_cases=self.test_cases, seed=self.seed)
+        print(f"{self.out}: {self.cases} training and {self.test_cases} test phantoms")
+        return 0
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Show the whole method on phantoms: clicks, seeds, two trainings, prediction, comparison, report."""
+
+    out: Path = Path("demo")
+    """Folder for everything that is made; a finished part is not made again."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.experiments.demo import run_demo
+
+        run_demo(self.out)
+        return 0
+
+
+Command = Check | Seeds | Train | Predict | Evaluate | Report | Phantom | Demo
