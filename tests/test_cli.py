@@ -86,6 +86,29 @@ def test_an_atlas_serves_volumes_that_have_only_a_click(phantoms: Path, seeds: P
         assert np.array_equal(read_volume(path).array, read_volume(tmp_path / "again" / path.name).array)
 
 
+def test_an_atlas_serves_a_plain_folder_too(phantoms: Path, seeds: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    shutil.copy(phantoms / "imagesTr/phantom_001_0000.nii.gz", tmp_path / "plain/phantom_001.nii.gz")
+    clicks = tmp_path / "clicks.json"
+    clicks.write_text(json.dumps({"phantom_001": json.loads((phantoms / "clicks.json").read_text())["phantom_001"]}))
+    atlas = ["--atlas", seeds / "atlas.npz", "--clicks", clicks]
+    assert run("seeds", tmp_path / "plain", *atlas, "--out", tmp_path / "out") == 0
+    ours, theirs = read_volume(tmp_path / "out/phantom_001.nii.gz"), read_volume(seeds / "phantom_001.nii.gz")
+    assert np.array_equal(ours.array == 1, theirs.array == 3)
+
+
+def test_an_atlas_needs_not_all_masks(phantoms: Path, tmp_path: Path, complaint: Callable[..., str]) -> None:
+    few = Path(shutil.copytree(phantoms, tmp_path / "few"))
+    for number in range(3, 7):
+        (few / f"labelsTr/phantom_{number:03d}.nii.gz").unlink()
+    command = ["seeds", few, *LV, "--clicks", few / "clicks.json", "--out", tmp_path / "out"]
+    assert run(*command) == 0
+    assert len(list((tmp_path / "out").glob("*.nii.gz"))) == 6
+    shutil.rmtree(few / "labelsTr")
+    command[-1] = tmp_path / "none"
+    assert "no training case has a complete mask" in complaint(*command)
+
+
 def test_run_predicts_evaluates_and_reports(
     trained: Path, phantoms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +150,9 @@ def test_resume_needs_no_setting_twice(
     assert "already in use" in complaint("train", phantoms, "--out", folder)
     assert run("train", phantoms, "--out", folder, "--resume", "--epochs", 3, "--device", "cpu") == 0
     assert len((folder / "metrics.csv").read_text().splitlines()) == 4
+    assert "3 epochs are done already" in complaint(
+        "train", phantoms, "--out", folder, "--resume", "--epochs", 2, "--device", "cpu"
+    )
     line = complaint("train", phantoms, "--out", folder, "--resume", "--crf.sigma", 0.7, "--device", "cpu")
     assert "latest.safetensors: was made with another setting: crf.sigma" in line
 
@@ -414,6 +440,35 @@ def test_full_disk_ends_in_one_line_and_keeps_the_checkpoint(
     assert (folder / "checkpoints/latest.safetensors").read_bytes() == before
     assert not list((tmp_path / "out").iterdir())
     assert run(*resume) == 0
+
+
+def test_states_that_cannot_be_resumed(
+    trained: Path, phantoms: Path, tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    resume = ["train", phantoms, "--out", folder, "--resume", "--epochs", 3, "--device", "cpu"]
+    shutil.copy(folder / "checkpoints/best.safetensors", folder / "checkpoints/latest.safetensors")
+    assert "latest.safetensors: a model, not the state of a training" in complaint(*resume)
+    for text in ("[]", '{"sources": {}}', "{"):
+        (folder / "run.json").write_text(text)
+        assert "run.json is missing or broken" in complaint(*resume)
+    (folder / "config.toml").unlink()
+    assert "nothing to resume" in complaint(*resume)
+    assert "nothing to resume" in complaint("train", phantoms, "--out", tmp_path / "nowhere", "--resume")
+
+
+def test_held_out_case_without_mask_or_seeds_is_left_out(phantoms: Path, tmp_path: Path) -> None:
+    part = Path(shutil.copytree(phantoms, tmp_path / "part"))
+    everything = ["--out", tmp_path / "first", *SMALL, "--epochs", 1]
+    assert run("train", part, *LV, "--method", "full", *everything) == 0
+    (held_out,) = json.loads((tmp_path / "first/run.json").read_text())["validation"]
+    (part / f"labelsTr/{held_out}.nii.gz").unlink()
+    assert run("seeds", part, *LV, "--out", tmp_path / "seeds", "--grid", 32, 32) == 0
+    weak = ["--seeds", tmp_path / "seeds", "--method", "partial", "--out", tmp_path / "second", *SMALL]
+    assert run("train", part, *LV, *weak) == 0
+    facts = json.loads((tmp_path / "second/run.json").read_text())
+    assert facts["validation"] == []
+    assert held_out not in facts["training"]
 
 
 def test_models_that_cannot_be_loaded(trained: Path, tmp_path: Path, complaint: Callable[..., str]) -> None:

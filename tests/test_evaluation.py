@@ -52,7 +52,7 @@ def test_matches_by_case_and_names_what_is_missing(tmp_path: Path) -> None:
     assert found.missing_references == ("only_here",)
 
 
-def test_takes_the_references_and_label_names_of_a_dataset(tmp_path: Path) -> None:
+def test_takes_the_references_and_label_names_of_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = np.maximum(cube(label=3), cube(low=7, high=9, label=1))
     folder = tmp_path / "acdc/patient001"
     for frame in ("01", "12"):
@@ -62,6 +62,9 @@ def test_takes_the_references_and_label_names_of_a_dataset(tmp_path: Path) -> No
     save(tmp_path / "p/patient001_frame12.nii.gz", cube(label=3))
     found = evaluate(tmp_path / "p", tmp_path / "acdc")
     assert [(s.label, s.dice) for s in found.scores] == [(3, 1.0)]  # the structure that is predicted
+    assert found.never_predicted == (1,)
+    print_evaluation(found)
+    assert "no prediction has it: RV" in capsys.readouterr().out
     found = evaluate(tmp_path / "p", tmp_path / "acdc", labels=("RV", "LV"))
     assert [(s.label, s.dice) for s in found.scores] == [(1, 0.0), (3, 1.0)]
     save(tmp_path / "p/patient001_frame12.nii.gz", np.zeros_like(both))

@@ -215,6 +215,18 @@ def test_full_disk_names_the_cache(phantoms: Path, tmp_path: Path, monkeypatch: 
     assert not list((tmp_path / "c").iterdir())
 
 
+def test_unusable_cache_is_named(phantoms: Path, tmp_path: Path) -> None:
+    case, grid = find_dataset(phantoms).cases[0], Grid((16, 16), orientation="LPS")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(UserError, match=r"cannot write to the cache .*file"):
+        prepare_case(case, grid, tmp_path / "file")
+    prepare_case(case, grid, tmp_path / "cache")
+    for array in (tmp_path / "cache").glob("*/array.npy"):
+        array.write_bytes(array.read_bytes()[:200])
+    with pytest.raises(UserError, match="this entry of the cache is damaged; remove it"):
+        prepare_case(case, grid, tmp_path / "cache")
+
+
 def test_prepared_grid_matches_the_files(phantoms: Path) -> None:
     dataset = find_dataset(phantoms)
     (item,) = prepare_cases(dataset.cases[:1], Grid((48, 48), orientation="LPS"))

@@ -29,7 +29,7 @@ class Check:
     size_ml: str | None = None
     """Size bounds in millilitres for every case, LOW:HIGH; either side may be left empty."""
     size_csv: Path | None = None
-    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml."""
+    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml, or case, size_ml, eps."""
     cases: bool = False
     """Print every case, not the summary alone."""
 
@@ -76,7 +76,7 @@ class Seeds:
     validation_fraction: float = 0.2
     """Fraction of patients that validate, where there is no split file."""
     grid: tuple[int, int] = GridConfig().shape
-    """Rows and columns of the grid on which masks are aligned, in pixels; use the same for training."""
+    """Rows and columns on which masks are aligned, in pixels; as for training. A given --atlas has its own."""
 
     def run(self) -> int:
         """Run the command; return the exit status."""
@@ -119,7 +119,7 @@ class Train:
     split: Path | None = None
     """JSON file that says which cases validate."""
     validation_fraction: float = 0.2
-    """Fraction of patients that validate, where there is no split file."""
+    """Fraction of patients that validate, where there is no split file; a resumed run keeps its own."""
     device: Device = "auto"
     """Where to train; auto takes CUDA where there is one."""
     resume: bool = False

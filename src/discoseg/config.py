@@ -133,7 +133,7 @@ class AdmmConfig:
     honour_seeds: bool = True
     """Whether proposals obey the annotated voxels exactly."""
     schedule: Literal["constant", "ramp", "balance"] = "constant"
-    """μ over time: constant, a linear ramp, or residual balancing (Boyd et al. 2011, §3.4.1)."""
+    """μ over time: constant, a linear ramp, or residual balancing (Boyd et al. 2011, §3.4.1) within 1/16 to 16 μ."""
     ramp_epochs: int = 20
     """Epochs that the ramp takes to reach μ."""
 

@@ -56,6 +56,9 @@ class Evaluation:
     missing_predictions: tuple[str, ...] = ()
     missing_references: tuple[str, ...] = ()
     names: dict[int, str] | None = None  # of the labels, where a dataset gives them
+    never_predicted: tuple[
+        int, ...
+    ] = ()  # labels of the references that no prediction has, and that were not asked for
 
     def summaries(self) -> list[Summary]:
         """Summarise each label, in ascending order."""
@@ -63,13 +66,14 @@ class Evaluation:
         return [_summarise(label, [s for s in self.scores if s.label == label]) for label in labels]
 
 
-def evaluate(predictions: Path, references: Path, *, labels: Sequence[str] = ()) -> Evaluation:
+def evaluate(predictions: Path | str, references: Path | str, *, labels: Sequence[str] = ()) -> Evaluation:
     """Score every prediction whose case has a reference.
 
     ``predictions`` is a folder of label maps, or one; ``references`` likewise, or the root of a dataset.
     ``labels`` are values ("3") or, with a dataset, names ("LV"); none means every label that is predicted, or where
     all predictions are empty, every label of the references.
     """
+    predictions, references = Path(predictions), Path(references)
     predicted = _label_maps(predictions)
     dataset, known = _references(references)
     cases = sorted(predicted.keys() & known.keys())
@@ -78,8 +82,11 @@ def evaluate(predictions: Path, references: Path, *, labels: Sequence[str] = ())
         raise UserError(f"no case of {predictions} ({ours}) has a reference in {references} ({theirs})")
     ignore = dataset.ignore if dataset else None
     wanted = _label_values(labels, dataset)
-    wanted = wanted or _labels_present([predicted[case] for case in cases], ignore)
-    wanted = wanted or _labels_present([known[case] for case in cases], ignore)
+    never: list[int] = []
+    if not wanted:
+        referred = _labels_present([known[case] for case in cases], ignore)
+        wanted = _labels_present([predicted[case] for case in cases], ignore) or referred
+        never = [label for label in referred if label not in wanted]
     if not wanted:
         raise UserError(f"{references}: only background in the references; name the labels")
     scores = [score for case in cases for score in _score_case(case, predicted[case], known[case], wanted, ignore)]
@@ -88,6 +95,7 @@ def evaluate(predictions: Path, references: Path, *, labels: Sequence[str] = ())
         missing_predictions=tuple(sorted(known.keys() - predicted.keys())),
         missing_references=tuple(sorted(predicted.keys() - known.keys())),
         names={value: name for name, value in dataset.labels.items()} if dataset else None,
+        never_predicted=tuple(never),
     )
 
 
@@ -148,6 +156,11 @@ def print_evaluation(evaluation: Evaluation) -> None:
         table.add_row("±", name, *_numbers(m.dice_std, m.hd95_mm_std, m.asd_mm_std))
     console = Console()
     console.print(table)
+    if evaluation.never_predicted:
+        labels = ", ".join(names.get(label, str(label)) for label in evaluation.never_predicted)
+        console.print(
+            f"not compared, as no prediction has it: {labels}; --label asks for it", highlight=False, markup=False
+        )
     missing = {"prediction": evaluation.missing_predictions, "reference": evaluation.missing_references}
     for what, cases in missing.items():
         if cases:

@@ -84,8 +84,8 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
 
 def predict_files(
     model: Model,
-    images: Sequence[Path],
-    out: Path,
+    images: Sequence[Path | str],
+    out: Path | str,
     *,
     probabilities: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -96,7 +96,8 @@ def predict_files(
     beside it. Files of a model with several channels belong together by nnU-Net's names, ``NAME_0000``, ``NAME_0001``,
     …, and the map is called ``NAME``. Existing files are never overwritten.
     """
-    cases = _group_channels(model, [file for path in images for file in _expand(path)])
+    out = Path(out)
+    cases = _group_channels(model, [file for path in images for file in _expand(Path(path))])
     targets = {name: out / name for name in cases}
     beside = {name: out / _probability_name(name) for name in cases} if probabilities else {}
     planned = [*targets.values(), *beside.values()]
@@ -110,6 +111,7 @@ def predict_files(
             probability = model.probability(*(read_volume(file) for file in files), name=str(files[0]))
         except UserError as error:  # one bad file must not cost the others their masks
             failures.append(error)
+            progress(done, len(cases))
             continue
         if probabilities:
             write_volume(beside[name], probability)

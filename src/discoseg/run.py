@@ -53,9 +53,9 @@ class RunFolder:
     def require_usable(root: Path, *, resume: bool) -> None:
         """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with."""
         if resume and not (root / "config.toml").is_file():
-            raise UserError(f"{root}: nothing to resume, it has no config.toml; start it without --resume")
+            raise UserError(f"{root}: nothing to resume, it has no config.toml; remove it and start without --resume")
         if not resume:
-            require_new_folder(root, hint="choose another --out, or go on with it by --resume")
+            require_new_folder(root, hint="choose another --out, or go on with it by --resume if it is a run")
 
     @property
     def latest(self) -> Path:

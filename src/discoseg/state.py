@@ -81,8 +81,12 @@ def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 def restore_state(path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
     """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off; settings and data must agree."""
     tensors, meta = load_tensors(path)
+    if not {"config", "data", "history", "mu"} <= meta.keys():
+        raise UserError(f"{path}: a model, not the state of a training, so nothing can go on from it; train anew")
     _require_same_settings(path, meta["config"], to_dict(config))
     _require_same_data(path, meta["data"], data)
+    if meta["epoch"] > config.epochs:
+        raise UserError(f"{path}: {meta['epoch']} epochs are done already; --epochs {config.epochs} cannot undo them")
     device = state.average.device
     state.network.load_state_dict(network_tensors(tensors))
     for prior in state.priors:

@@ -18,12 +18,12 @@ from discoseg.weak.examples import chosen_label, training_examples, validation_e
 
 
 def fit(
-    dataset: Path,
-    out: Path,
+    dataset: Path | str,
+    out: Path | str,
     config: Config,
     *,
-    seeds: Path | None = None,
-    split: Path | None = None,
+    seeds: Path | str | None = None,
+    split: Path | str | None = None,
     validation_fraction: float = 0.2,
     device: str = "auto",
     resume: bool = False,
@@ -36,6 +36,8 @@ def fit(
     cases are those of the JSON file ``split``, or a ``validation_fraction`` of the patients: always the same ones, as
     far as they have complete masks.
     """
+    dataset, out = Path(dataset), Path(out)
+    seeds, split = (None if path is None else Path(path) for path in (seeds, split))
     RunFolder.require_usable(out, resume=resume)
     found = find_dataset(dataset)
     label = chosen_label(found, config.label)
@@ -44,11 +46,12 @@ def fit(
     cases, held_out = split_cases(found, split=split, fraction=validation_fraction)
     grid = Grid(config.grid.shape, config.grid.clip_percent, common_orientation(cases))
     prepared = prepare_cases([*cases, *held_out], grid, progress=prepare_progress)
-    scored = {case.patient for case in held_out}
-    if split is None:  # nobody chose these: patients that cannot be scored had better train
-        scored -= {item.case.patient for item in prepared if item.mask(label, ignore=found.ignore) is None}
-    to_train = [item for item in prepared if item.case in cases or item.case.patient not in scored]
-    to_score = [item for item in prepared if item.case in held_out and item.case.patient in scored]
+    to_train, to_score = prepared[: len(cases)], prepared[len(cases) :]
+    if split is None and seeds is None:  # nobody chose these: annotated patients that cannot be scored had better train
+        weak = {item.case.patient for item in to_score if item.label is not None}
+        weak &= {item.case.patient for item in to_score if item.mask(label, ignore=found.ignore) is None}
+        to_train += [item for item in to_score if item.case.patient in weak]
+        to_score = [item for item in to_score if item.case.patient not in weak]
     training = training_examples(to_train, found, config, label=label, grid=grid, weak=seeds)
     validation = validation_examples(to_score, found, label)
     model: dict[str, Any] = {
@@ -72,10 +75,12 @@ def fit(
 
 
 def recorded_sources(run: Path) -> dict[str, Any]:
-    """Return what :func:`fit` was called with when ``run`` was made: dataset, seeds, split, validation_fraction."""
+    """Return what :func:`fit` was called with when ``run`` was made: seeds, split, validation_fraction."""
+    RunFolder.require_usable(run, resume=True)
     try:
-        sources: dict[str, Any] = json.loads((run / "run.json").read_text(encoding="utf-8"))["sources"]
-    except (OSError, ValueError, KeyError) as error:
+        recorded = json.loads((run / "run.json").read_text(encoding="utf-8"))["sources"]
+        sources = {name: recorded[name] for name in ("seeds", "split", "validation_fraction")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{run}: not a run folder that can be resumed: {run / 'run.json'} is missing or broken"
         ) from error

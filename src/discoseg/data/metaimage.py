@@ -77,7 +77,7 @@ def write_metaimage(path: Path, volume: Volume) -> None:
 
 
 def data_file(path: Path) -> Path | None:
-    """Return the file that a header leaves its voxels to; None when they follow the header, or lie in several files."""
+    """Return the one file that a header leaves its voxels to; None when they follow the header, or lie in several."""
     _, _, rest = path.read_bytes().partition(b"ElementDataFile")
     name = rest.partition(b"\n")[0].decode(errors="replace").strip(" =\r")
     return None if name == "LOCAL" or name.startswith("LIST") or "%" in name else path.parent / name

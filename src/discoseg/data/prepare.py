@@ -27,7 +27,7 @@ from discoseg.data.volume import Volume, describe_bad_voxels, describe_mismatch,
 from discoseg.errors import UserError
 
 _T = TypeVar("_T", bound=np.generic)
-_VERSION = 1  # of what is cached; raise it when preparation changes
+_VERSION = 2  # of what is cached; raise it when preparation changes
 
 
 @dataclass(frozen=True)
@@ -213,18 +213,23 @@ def _cached(
     entry = cache / digest.hexdigest()[:32]
     if not entry.is_dir():
         array, meta = build()
-        cache.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=cache, prefix=".partial-"))
+        temporary = cache
         try:
+            cache.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(dir=cache, prefix=".partial-"))
             np.save(temporary / "array.npy", array)
             (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
             temporary.rename(entry)
         except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if temporary != cache:
+                shutil.rmtree(temporary, ignore_errors=True)
             if not entry.is_dir():  # otherwise another process was first, with the same content
                 reason = error.strerror or error
                 raise UserError(f"cannot write to the cache {cache}: {reason}; set DISCOSEG_CACHE elsewhere") from error
-    return np.load(entry / "array.npy", mmap_mode="r"), json.loads((entry / "meta.json").read_text("utf-8"))
+    try:
+        return np.load(entry / "array.npy", mmap_mode="r"), json.loads((entry / "meta.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:  # a crash of the machine can leave an entry without its content
+        raise UserError(f"{entry}: this entry of the cache is damaged; remove it and start again") from error
 
 
 def _content_hash(path: Path) -> bytes:

@@ -16,17 +16,18 @@ from discoseg.report.runs import Run, read_runs
 from discoseg.report.tables import list_cases, list_evaluations, summarise
 
 
-def write_report(runs: Sequence[Path], out: Path, *, evaluations: Mapping[str, Path] | None = None) -> None:
+def write_report(runs: Sequence[Path | str], out: Path | str, *, evaluations: Mapping[str, Path] | None = None) -> None:
     """Write one HTML page about run folders, which refers to nothing outside itself, to the new file ``out``.
 
     ``evaluations`` adds held-out results: for each name, as a rule a run's, the .csv or .json file that
     ``discoseg evaluate`` wrote. The same folders give the same bytes.
     """
-    if not runs:
+    folders, out = [Path(run) for run in runs], Path(out)
+    if not folders:
         raise UserError("a report needs at least one run folder")
     if out.exists():
         raise UserError(f"{out}: already exists; choose another name for the report")
-    page = render(read_runs(runs), evaluations or {})
+    page = render(read_runs(folders), evaluations or {})
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

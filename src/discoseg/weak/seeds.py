@@ -38,7 +38,8 @@ def make_seeds(
 ) -> list[SeededCase]:
     """Write a weak label map for every case of ``clicks``, or for all of ``training``, into the folder ``out``.
 
-    The atlas is read from the file ``atlas``, or built from the masks of ``training`` and saved as ``out/atlas.npz``.
+    The atlas is read from the file ``atlas``, or built from those of ``training`` that have complete masks; either way
+    it is saved as ``out/atlas.npz``.
     Cases without a click take the centroid of their mask for one. In the maps, which have the geometry of the images,
     ``label`` and 0 are seeds and the dataset's ignore value is everything else.
     """
@@ -51,7 +52,7 @@ def make_seeds(
         meta = {"grid": list(frame.shape), "orientation": frame.orientation, "label": label}
     else:
         book, meta = load_atlas(atlas)
-        frame = _frame_of(atlas, meta, grid, label)
+        frame = _frame_of(atlas, meta, grid, label, single=len(dataset.labels) == 2)
     prepared = prepare_cases(chosen, frame, progress=progress)
     all_seeds = []
     for item in prepared:  # all of them before the first is written
@@ -82,21 +83,26 @@ def _chosen(dataset: Dataset, training: Sequence[Case], clicked: dict[str, Click
 
 
 def _build(prepared: Sequence[Prepared], dataset: Dataset, label: int) -> Atlas:
-    masks = []
+    masks, names = [], []
     for item in prepared:
         mask = item.mask(label, ignore=dataset.ignore)
-        if mask is None:
-            raise UserError(f"{item.case.name}: an atlas is built from complete masks, it has none; pass --atlas FILE")
-        masks.append((item.case.group, mask))
-    return build_atlas(masks, names=[item.case.name for item in prepared])
+        if mask is not None:
+            masks.append((item.case.group, mask))
+            names.append(item.case.name)
+    if not masks:
+        raise UserError(
+            f"{dataset.root}: no training case has a complete mask to build an atlas from; pass --atlas FILE"
+        )
+    return build_atlas(masks, names=names)
 
 
-def _frame_of(path: Path, meta: dict[str, Any], grid: GridConfig, label: int) -> Grid:
+def _frame_of(path: Path, meta: dict[str, Any], grid: GridConfig, label: int, *, single: bool) -> Grid:
+    """Return the grid an atlas was made on; where a dataset has a ``single`` structure, it is the atlas's."""
     try:
         (rows, columns), orientation, made_for = meta["grid"], meta["orientation"], meta["label"]
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: the atlas does not say its grid; make it anew with 'discoseg seeds'") from error
-    if made_for != label:
+    if made_for != label and not single:
         raise UserError(f"{path}: this atlas is of label {made_for}, not {label}; choose --label accordingly")
     return Grid((rows, columns), grid.clip_percent, orientation)
 
