@@ -122,7 +122,7 @@ def start_state(slices: Slices, config: Config, device: torch.device) -> State:
         config.network.name, channels=slices.image.shape[1], classes=2, width=config.network.width or None
     )
     network.to(device)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a quarter to a third faster, on CPU and GPU
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a U-Net is a quarter to a third faster so
     optimiser = torch.optim.Adam(
         network.parameters(), lr=config.optimiser.lr, weight_decay=config.optimiser.weight_decay
     )
