@@ -1,16 +1,13 @@
-"""The ADMM step against its formulas, one volume at a time and by brute force."""
+"""Multipliers, residuals and μ against their formulas."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal
 
-import numpy as np
 import pytest
 import torch
 
 from discoseg import admm
-from discoseg.config import AdmmConfig, CrfConfig
-from discoseg.discrete import PottsGrid, select_by_size
+from discoseg.config import AdmmConfig, PriorName
 from discoseg.weak.examples import Example
 
 CPU = torch.device("cpu")
@@ -22,54 +19,34 @@ def probability(examples: list[Example]) -> torch.Tensor:
     return torch.rand(count, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def _prior(name: str, probability: torch.Tensor, mu: float = 2.0) -> admm.Prior:
-    prior = admm.start_prior("crf" if name == "crf" else "size", tuple(probability.shape), mu, CPU)  # type: ignore[arg-type]
-    prior.multiplier = torch.randn(probability.shape, generator=torch.Generator().manual_seed(1)) * 0.3
+def _prior(name: PriorName, probability: torch.Tensor, mu: float = 2.0) -> admm.Prior:
+    count, rows, columns = probability.shape
+    prior = admm.Prior(name, (count, rows, columns), mu, CPU)
+    prior.multiplier.copy_(torch.randn(probability.shape, generator=torch.Generator().manual_seed(1)) * 0.3)
     return prior
 
 
 def test_start_is_undecided() -> None:
-    prior = admm.start_prior("crf", (2, 3, 4), 1.0, CPU)
+    prior = admm.Prior("crf", (2, 3, 4), 1.0, CPU)
     assert torch.equal(prior.target(torch.tensor([1])), torch.full((1, 3, 4), 0.5))
 
 
-def test_proposals_of_all_volumes_are_each_volumes_own_optimum(
-    examples: list[Example], probability: torch.Tensor
+@pytest.mark.parametrize("slices_at_once", [1, 7, 256])
+def test_multipliers_move_by_rho_times_the_residual(
+    probability: torch.Tensor, slices_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crf, size = _prior("crf", probability), _prior("size", probability)
-    grids = admm.build_grids(examples, CrfConfig(sigma=0.1))
-    seeds: list[np.ndarray | None] = [example.seeds for example in examples]
-    bounds = [example.bounds for example in examples if example.bounds is not None]
-    depths = [len(example.seeds) for example in examples]
-    with ThreadPoolExecutor(3) as pool:
-        cuts = admm.propose_crf(probability, crf, grids, seeds, strength=0.6, pool=pool)
-        selections = admm.propose_size(probability, size, bounds, seeds, depths, pool=pool)
-    start = 0
-    for example, limit in zip(examples, bounds, strict=True):
-        part = slice(start, start + len(example.seeds))
-        s = probability[part].numpy()
-        unary = 0.5 - s - crf.multiplier[part].numpy()
-        grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
-        assert np.array_equal(cuts[part].numpy() == 1, grid.cut(unary, strength=0.6 / 2.0, seeds=example.seeds))
-        utility = s + size.multiplier[part].numpy() - 0.5
-        expected = select_by_size(utility, limit.low_vox, limit.high_vox, seeds=example.seeds)
-        assert np.array_equal(selections[part].numpy() == 1, expected)
-        assert limit.low_vox <= selections[part].sum() <= limit.high_vox
-        for proposal in (cuts[part].numpy(), selections[part].numpy()):
-            assert (proposal[example.seeds >= 0] == example.seeds[example.seeds >= 0]).all()
-        start = part.stop
-
-
-def test_multipliers_move_by_rho_times_the_residual(probability: torch.Tensor) -> None:
+    monkeypatch.setattr(admm, "_SLICES_AT_ONCE", slices_at_once)
     prior = _prior("size", probability, mu=3.0)
-    before, old = prior.multiplier.clone(), prior.proposal.clone()
-    proposal = (probability > 0.7).float()
+    before, old = prior.multiplier.clone(), prior.doubled / 2
+    proposal = probability > 0.7
     residuals = admm.update_multipliers(prior, probability, proposal, rho=0.25)
-    torch.testing.assert_close(prior.multiplier, before + 0.25 * (probability - proposal))
+    torch.testing.assert_close(prior.multiplier, before + 0.25 * (probability - proposal.float()))
     assert torch.equal(prior.proposal, proposal)
     rms = lambda x: float(x.double().square().mean().sqrt())  # noqa: E731
-    assert residuals.primal == pytest.approx(rms(probability - proposal), rel=1e-5)
-    assert residuals.dual == pytest.approx(3.0 * rms(proposal - old), rel=1e-5)
+    assert residuals.primal == pytest.approx(rms(probability - proposal.float()), rel=1e-5)
+    assert residuals.dual == pytest.approx(3.0 * rms(proposal.float() - old), rel=1e-5)
+    again = admm.update_multipliers(prior, probability, proposal, rho=0.25)
+    assert again.dual == 0
 
 
 @pytest.mark.parametrize(

@@ -10,34 +10,48 @@ y − u (:func:`discoseg.losses.augmented_term`). Arrays over all training slice
 are consecutive.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from discoseg.config import AdmmConfig, CrfConfig, PriorName
-from discoseg.discrete import PottsGrid, select_by_size
-from discoseg.weak.bounds import Bounds
-from discoseg.weak.examples import Example
+from discoseg.config import AdmmConfig, PriorName
 
 _BALANCE_RANGE = 16.0  # how far residual balancing may take μ from where it started, either way
+_SLICES_AT_ONCE = 256  # that an update takes in, so that its scratch memory does not grow with the dataset
 
 
-@dataclass
 class Prior:
-    """One prior's proposal y and scaled multiplier u over all slices, (N, H, W) each, and its penalty parameter μ."""
+    """One prior's proposal y and scaled multiplier u over all slices, and its penalty parameter μ.
 
-    name: PriorName
-    proposal: torch.Tensor
-    multiplier: torch.Tensor
-    mu: float
+    ``doubled`` (N, H, W) uint8 is 2y: 0 or 2, and 1 before the first proposal, y = ½. ``multiplier`` (N, H, W) float32
+    is u. ``mu_on_device`` is μ where the loss can read it. The tensors stay where they are: recorded steps read them.
+    """
+
+    def __init__(self, name: PriorName, shape: tuple[int, int, int], mu: float, device: torch.device) -> None:
+        self.name = name
+        self.doubled = torch.ones(shape, dtype=torch.uint8, device=device)
+        self.multiplier = torch.zeros(shape, device=device)
+        self.mu_on_device = torch.tensor(mu, device=device)
+        self._mu = mu
+
+    @property
+    def mu(self) -> float:
+        """μ, of which the device has a copy."""
+        return self._mu
+
+    @mu.setter
+    def mu(self, value: float) -> None:
+        self._mu = value
+        self.mu_on_device.fill_(value)
+
+    @property
+    def proposal(self) -> torch.Tensor:
+        """The mask y, (N, H, W) bool."""
+        return self.doubled == 2
 
     def target(self, index: torch.Tensor) -> torch.Tensor:
         """Return y − u of the slices ``index``: what the network's probability is drawn to, (B, H, W)."""
-        return self.proposal[index] - self.multiplier[index]
+        return self.doubled[index] * 0.5 - self.multiplier[index]
 
 
 @dataclass(frozen=True)
@@ -48,78 +62,19 @@ class Residuals:
     dual: float
 
 
-def start_prior(name: PriorName, shape: tuple[int, int, int], mu: float, device: torch.device) -> Prior:
-    """Return a prior before the first epoch: undecided proposals (½) and no multipliers."""
-    return Prior(name, torch.full(shape, 0.5, device=device), torch.zeros(shape, device=device), mu)
-
-
-def build_grids(examples: Sequence[Example], crf: CrfConfig) -> list[PottsGrid]:
-    """Return the boundary prior of every volume; contrast is that of the image's first channel."""
-    return [
-        PottsGrid(e.image[:, 0], spacing_mm=e.spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours) for e in examples
-    ]
-
-
-def propose_crf(
-    probability: torch.Tensor,
-    prior: Prior,
-    grids: Sequence[PottsGrid],
-    seeds: Sequence[NDArray[np.int8] | None],
-    *,
-    strength: float,
-    pool: Executor,
-) -> torch.Tensor:
-    """Return the CRF proposals ŷ of all volumes, (N, H, W) of zeros and ones.
-
-    ``seeds`` are what each proposal must obey, or None; ``strength`` is λ.
-    """
-    unary = (0.5 - probability - prior.multiplier).cpu().numpy()
-    volumes = split_by_volume(unary, [grid.shape[0] for grid in grids])
-
-    def cut(grid: PottsGrid, values: NDArray[np.float32], fixed: NDArray[np.int8] | None) -> NDArray[np.bool_]:
-        return grid.cut(values, strength=strength / prior.mu, seeds=fixed)
-
-    return _stack(list(pool.map(cut, grids, volumes, seeds)), probability)
-
-
-def propose_size(
-    probability: torch.Tensor,
-    prior: Prior,
-    bounds: Sequence[Bounds],
-    seeds: Sequence[NDArray[np.int8] | None],
-    depths: Sequence[int],
-    *,
-    pool: Executor,
-) -> torch.Tensor:
-    """Return the size proposals ỹ of all volumes, (N, H, W) of zeros and ones; ``depths`` are their slices."""
-    utility = (probability + prior.multiplier - 0.5).cpu().numpy()
-
-    def select(values: NDArray[np.float32], limit: Bounds, fixed: NDArray[np.int8] | None) -> NDArray[np.bool_]:
-        return select_by_size(values, limit.low_vox, limit.high_vox, seeds=fixed)
-
-    return _stack(list(pool.map(select, split_by_volume(utility, depths), bounds, seeds)), probability)
-
-
-def split_by_volume(stack: NDArray[np.float32], depths: Sequence[int]) -> list[NDArray[np.float32]]:
-    """Cut an (N, H, W) stack into the volumes it consists of, (z, H, W) each."""
-    return np.split(stack, np.cumsum(depths)[:-1])
-
-
-def _stack(masks: Sequence[NDArray[np.bool_]], like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate(masks)).to(device=like.device, dtype=like.dtype)
-
-
 def update_multipliers(prior: Prior, probability: torch.Tensor, proposal: torch.Tensor, rho: float) -> Residuals:
-    """Take over the new proposal, move the multipliers by ρ (s − y), and return the residuals."""
-    difference = probability - proposal
-    change = proposal - prior.proposal
-    prior.multiplier.add_(difference, alpha=rho)
-    prior.proposal = proposal
-    return Residuals(_rms(difference), prior.mu * _rms(change))
-
-
-def _rms(tensor: torch.Tensor) -> float:
-    return float(tensor.square().mean(dtype=torch.float64).sqrt())
+    """Take over the new proposal (N, H, W) bool, move the multipliers by ρ (s − y), and return the residuals."""
+    squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
+    for start in range(0, len(probability), _SLICES_AT_ONCE):
+        part = slice(start, start + _SLICES_AT_ONCE)
+        new = proposal[part].to(torch.uint8) * 2
+        difference = probability[part] - new * 0.5
+        change = (new * 0.5).sub_(prior.doubled[part], alpha=0.5)
+        squares += torch.stack([x.square().sum(dtype=torch.float64) for x in (difference, change)])
+        prior.multiplier[part].add_(difference, alpha=rho)
+        prior.doubled[part] = new
+    primal, dual = (squares / probability.numel()).sqrt().tolist()
+    return Residuals(primal, prior.mu * dual)
 
 
 def adapt_mu(prior: Prior, residuals: Residuals, admm: AdmmConfig, epoch: int) -> None:

@@ -47,6 +47,8 @@ class NetworkConfig:
     """ENet (Paszke et al.), or a U-Net with batch normalisation."""
     width: int = 0
     """Features at the first level; 0 takes the network's own (ENet 16, U-Net 64)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the network on a GPU; losses, weights and a CPU's work are always float32."""
 
     def __post_init__(self) -> None:
         least = 4 if self.name == "enet" else 1
@@ -192,6 +194,11 @@ class Config:
     def uses_size(self) -> bool:
         """Whether training makes size proposals."""
         return self.method in ("size", "crf+size")
+
+    @property
+    def averages(self) -> bool:
+        """Whether proposals are made from the running mean of the probabilities."""
+        return self.admm.average > 0 and bool(self.priors)
 
     @property
     def needs_bounds(self) -> bool:

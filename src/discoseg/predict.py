@@ -15,9 +15,10 @@ from discoseg.data.prepare import Grid, image_to_grid, probabilities_from_grid
 from discoseg.data.volume import Volume, read_volume, write_volume
 from discoseg.errors import UserError
 from discoseg.networks import build_network
+from discoseg.passes import predict_slices
 from discoseg.run import RunFolder
 from discoseg.state import network_tensors
-from discoseg.train import choose_device, predict_slices
+from discoseg.train import choose_device
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class RunFolder:
             if example.truth is not None:
                 arrays[f"{index}.truth"] = example.truth[shown]
             for prior in priors:
-                arrays[f"{index}.{prior.name}"] = (prior.proposal[start + shown] > 0.5).cpu().numpy()
+                arrays[f"{index}.{prior.name}"] = (prior.doubled[start + shown] == 2).cpu().numpy()
             start += len(example.seeds)
         with write_atomically(self.snapshots / f"epoch_{epoch:04d}.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -12,7 +12,7 @@ from discoseg.weak.examples import Example
 
 
 def score_epoch(
-    probability: torch.Tensor, slices: Slices, examples: Sequence[Example], priors: Sequence[Prior], *, prefix: str
+    probability: torch.Tensor, slices: Slices, examples: Sequence[Example], *, prefix: str
 ) -> dict[str, float]:
     """Return the epoch's row for one set of volumes: means over them, keys starting with ``prefix``.
 
@@ -27,13 +27,19 @@ def score_epoch(
         ratio = [case["size_vox"] / case["true_vox"] for case in cases if case.get("true_vox", 0) > 0]
         if ratio:
             row[f"{prefix}_size_ratio"], row[f"{prefix}_size_ratio_std"] = float(np.mean(ratio)), float(np.std(ratio))
-        for prior in priors:
-            dice = dice_by_volume(prior.proposal > 0.5, slices.truth, slices.volume, len(examples))
-            row[f"{prior.name}_dice"] = float(dice.cpu().numpy()[known].mean())
     inside = [case["low_vox"] <= case["size_vox"] <= case["high_vox"] for case in cases if "low_vox" in case]
     if inside:
         row[f"{prefix}_inside_bounds"] = float(np.mean(inside))
     return row
+
+
+def score_proposals(priors: Sequence[Prior], slices: Slices, examples: Sequence[Example]) -> dict[str, float]:
+    """Return the mean Dice of each prior's proposals over the volumes with masks; nothing where there are none."""
+    known = np.array([example.truth is not None for example in examples])
+    if not known.any():
+        return {}
+    dice = {p.name: dice_by_volume(p.proposal, slices.truth, slices.volume, len(examples)) for p in priors}
+    return {f"{name}_dice": float(values.cpu().numpy()[known].mean()) for name, values in dice.items()}
 
 
 def score_cases(probability: torch.Tensor, slices: Slices, examples: Sequence[Example]) -> list[dict[str, float]]:

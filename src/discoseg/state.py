@@ -42,11 +42,16 @@ def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) 
     save_tensors(path, _network_tensors(state), {"config": to_dict(config), "model": model, "epoch": state.epoch})
 
 
-def save_state(path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
-    """Write all that a resumed training needs to go on to the identical result; ``data`` are the cases' checksums."""
+def snapshot_state(
+    state: State, config: Config, data: dict[str, dict[str, str]]
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return copies of all that a resumed training needs to go on to the identical result, as tensors and JSON.
+
+    ``data`` are the cases' checksums. The training may go on while the copies are written.
+    """
     tensors = _network_tensors(state)
     for prior in state.priors:
-        tensors[f"{prior.name}.proposal2"] = (prior.proposal * 2).to(torch.uint8)  # 0, ½ and 1, exactly
+        tensors[f"{prior.name}.proposal2"] = prior.doubled
         tensors[f"{prior.name}.multiplier"] = prior.multiplier
     for index, values in state.optimiser.state_dict()["state"].items():
         for name, value in values.items():
@@ -55,18 +60,21 @@ def save_state(path: Path, state: State, config: Config, data: dict[str, dict[st
     tensors["slice_sums"] = state.slice_sums
     tensors["random.order"] = state.order.get_state()
     tensors["random.torch"] = torch.get_rng_state()
-    if torch.cuda.is_available() and state.average.is_cuda:
+    if state.average.is_cuda:
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     meta = {
         "config": to_dict(config),
         "data": data,
         "epoch": state.epoch,
-        "history": state.history,
+        "history": list(state.history),
         "best_dice": state.best_dice,
         "best_epoch": state.best_epoch,
         "mu": {prior.name: prior.mu for prior in state.priors},
     }
-    save_tensors(path, tensors, meta)
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    if state.average.is_cuda:
+        torch.cuda.current_stream().synchronize()  # the copies are read on another stream
+    return copies, meta
 
 
 def _network_tensors(state: State) -> dict[str, torch.Tensor]:
@@ -90,8 +98,8 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
     device = state.average.device
     state.network.load_state_dict(network_tensors(tensors))
     for prior in state.priors:
-        prior.proposal = tensors[f"{prior.name}.proposal2"].to(device, torch.float32) / 2
-        prior.multiplier = tensors[f"{prior.name}.multiplier"].to(device)
+        prior.doubled.copy_(tensors[f"{prior.name}.proposal2"])
+        prior.multiplier.copy_(tensors[f"{prior.name}.multiplier"])
         prior.mu = meta["mu"][prior.name]
     moments: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():

@@ -7,32 +7,34 @@ evaluation mode, predicts every training volume; (3) every 3D volume gets its pr
 (5) the learning rate decays. Images, seeds, proposals and multipliers stay on the training device throughout.
 """
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 
-from discoseg import admm, losses
-from discoseg.augment import apply_intensities, apply_transforms, pixel_area, sample_intensities, sample_transforms
-from discoseg.config import Config
-from discoseg.data.files import usable_cores
-from discoseg.discrete import PottsGrid
+from discoseg import admm
+from discoseg.checkpoint import save_tensors
+from discoseg.config import Config, PriorName
 from discoseg.errors import UserError
+from discoseg.material import Material
 from discoseg.networks import build_network
+from discoseg.passes import PredictionPass, TrainingPass, predict_slices
+from discoseg.proposals import CrfProposer, SizeProposer
 from discoseg.run import RunFolder
-from discoseg.scores import score_cases, score_epoch
-from discoseg.slices import Slices, fingerprint, stack_slices
-from discoseg.state import State, restore_state, save_model, save_state
+from discoseg.scores import score_cases, score_epoch, score_proposals
+from discoseg.slices import Slices
+from discoseg.state import State, restore_state, save_model, snapshot_state
 from discoseg.weak.examples import Example
 
-_CHECKPOINT_EVERY_S = 60.0  # a kill costs at most this much work, and an epoch
-_PREDICT_BATCH = 32
+_CHECKPOINT_EVERY_S = 60.0  # a kill costs at most this much work, an epoch, and the writing of a checkpoint
+_seeding = threading.Lock()  # torch's generator is one for all threads
 
 Progress = Callable[[float, str], None]
 """Called with the epochs done so far (a fraction within an epoch) and a line about what is going on."""
@@ -57,53 +59,71 @@ def train(
     """
     target = choose_device(device)
     RunFolder.require_usable(run, resume=resume)
-    torch.manual_seed(config.seed)
-    slices = stack_slices(training, target)
-    state = start_state(slices, config, target)
-    data = {"training": fingerprint(training), "validation": fingerprint(validation)}
-    folder = RunFolder.open(run, resume=resume)
-    if folder.latest.is_file():
-        restore_state(folder.latest, state, config, data)
-        folder.rewind(state.epoch)
-        folder.write_config(config)  # more epochs may be wanted now
-    else:
-        folder.write_start(config, model, sources or {}, training, validation, target)
-    held_out = stack_slices(validation, target) if validation else None
-    last_save = time.monotonic()
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        grids = admm.build_grids(training, config.crf) if config.uses_crf else []
+    with Material(training, validation, target) as material:
+        return train_on(material, config, run, model=model, sources=sources, resume=resume, progress=progress)
+
+
+def train_on(
+    material: Material,
+    config: Config,
+    run: Path,
+    *,
+    model: dict[str, Any],
+    sources: dict[str, Any] | None = None,
+    resume: bool = False,
+    progress: Progress = lambda done, message: None,
+) -> State:
+    """Train like :func:`train` on material that several trainings may share, each in a thread of its own."""
+    RunFolder.require_usable(run, resume=resume)
+    training, validation = material.training, material.validation
+    with _own_stream(material.device), Checkpoints() as checkpoints:
+        with _seeding:
+            torch.manual_seed(config.seed)
+            state = start_state(material.slices, config)
+        folder = RunFolder.open(run, resume=resume)
+        if folder.latest.is_file():
+            restore_state(folder.latest, state, config, material.data)
+            folder.rewind(state.epoch)
+            folder.write_config(config)  # more epochs may be wanted now
+        else:
+            folder.write_start(config, model, sources or {}, training, validation, material.device)
+        learn = TrainingPass(state, material.slices, config)
+        predict = PredictionPass(state.network, material.slices, config)
+        validate = PredictionPass(state.network, material.held_out, config) if material.held_out else None
+        proposers = _proposers(material, config)
         while state.epoch < config.epochs:
-            clock = Clock()
-            row = _train_epoch(state, slices, config, clock, progress)
+            clock = Clock(material.device)
+            with clock("network"):
+                row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)))
             with clock("predict"):
-                probability = predict_slices(state.network, slices.image)
-            row |= _update_priors(state, probability, training, grids, config, clock, pool)
+                for part in predict.run():
+                    source = _average(state, predict.probability, part, config)
+                    for prior in state.priors:
+                        proposers[prior.name].start(source, prior, part.stop)
+            row |= _update_prior(state, "size", source, proposers, material, config, clock)
+            with clock("score"):  # while cores still cut
+                row |= score_epoch(predict.probability, material.slices, training, prefix="train")
+                if validate is not None and material.held_out is not None:
+                    row |= score_epoch(validate.all(), material.held_out, validation, prefix="val")
+            row |= _update_prior(state, "crf", source, proposers, material, config, clock)
             with clock("score"):
-                row |= score_epoch(probability, slices, training, state.priors, prefix="train")
-                if held_out is not None:
-                    row |= score_epoch(
-                        predict_slices(state.network, held_out.image), held_out, validation, [], prefix="val"
-                    )
+                row |= score_proposals(state.priors, material.slices, training)
             state.history.append({"epoch": state.epoch + 1, **row})
             with clock("save"):
                 if row.get("val_dice", -1.0) > state.best_dice:
                     state.best_dice, state.best_epoch = row["val_dice"], state.epoch
                     save_model(folder.best, state, config, model)
-                folder.write_snapshot(state.epoch, config.epochs, training, probability, state.priors)
+                folder.write_snapshot(state.epoch, config.epochs, training, predict.probability, state.priors)
                 folder.write_metrics(state.history)
-                if state.epoch in (1, config.epochs) or time.monotonic() - last_save > _CHECKPOINT_EVERY_S:
-                    save_state(folder.latest, state, config, data)  # last: what it says is done is there
-                    last_save = time.monotonic()
+                if state.epoch in (1, config.epochs) or checkpoints.age_s > _CHECKPOINT_EVERY_S:
+                    checkpoints.write(folder.latest, state, config, material.data)  # last: what it says is there
             folder.write_epoch(state.history[-1], clock.seconds)
             progress(state.epoch, _summary(state))
-    save_model(folder.final, state, config, model)
-    scored = {"training": (training, score_cases(predict_slices(state.network, slices.image), slices, training))}
-    if held_out is not None:
-        scored["validation"] = (
-            validation,
-            score_cases(predict_slices(state.network, held_out.image), held_out, validation),
-        )
-    folder.write_cases(scored)
+        save_model(folder.final, state, config, model)
+        scored = {"training": (training, score_cases(predict.all(), material.slices, training))}
+        if validate is not None and material.held_out is not None:
+            scored["validation"] = (validation, score_cases(validate.all(), material.held_out, validation))
+        folder.write_cases(scored)
     return state
 
 
@@ -116,15 +136,21 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def start_state(slices: Slices, config: Config, device: torch.device) -> State:
+def start_state(slices: Slices, config: Config) -> State:
     """Return the state before the first epoch, its weights drawn from torch's global generator."""
+    device = slices.image.device
     network = build_network(
         config.network.name, channels=slices.image.shape[1], classes=2, width=config.network.width or None
     )
     network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a U-Net is a quarter to a third faster so
+    on_cuda = device.type == "cuda"  # there a recorded step reads the learning rate from the device
     optimiser = torch.optim.Adam(
-        network.parameters(), lr=config.optimiser.lr, weight_decay=config.optimiser.weight_decay
+        network.parameters(),
+        lr=torch.tensor(config.optimiser.lr, device=device) if on_cuda else config.optimiser.lr,
+        weight_decay=config.optimiser.weight_decay,
+        fused=True,
+        capturable=on_cuda,
     )
     count, rows, columns = slices.seeds.shape
     slice_sums = torch.zeros(count, device=device)
@@ -134,130 +160,111 @@ def start_state(slices: Slices, config: Config, device: torch.device) -> State:
         network=network,
         optimiser=optimiser,
         priors=[
-            admm.start_prior(name, (count, rows, columns), admm.scheduled_mu(config.admm, name, 0), device)
+            admm.Prior(name, (count, rows, columns), admm.scheduled_mu(config.admm, name, 0), device)
             for name in config.priors
         ],
         order=torch.Generator().manual_seed(config.seed),
-        average=torch.empty(0, device=device),
+        average=torch.zeros(slices.seeds.shape if config.averages else 0, device=device),
         slice_sums=slice_sums,
     )
 
 
-def _train_epoch(state: State, slices: Slices, config: Config, clock: "Clock", progress: Progress) -> dict[str, float]:
-    """Pass once over all slices in random order; return the mean of each loss term."""
-    lr = config.optimiser.lr * config.optimiser.lr_factor ** (state.epoch // config.optimiser.lr_every)
-    for group in state.optimiser.param_groups:
-        group["lr"] = lr
-    state.network.train()
-    order = torch.randperm(len(slices), generator=state.order)
-    batches = order.split(config.optimiser.batch)
-    sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), device=slices.image.device))
-    with clock("network"):
-        for number, batch in enumerate(batches):
-            terms = _batch_losses(state, slices, batch.to(slices.image.device), config)
-            loss = torch.stack(list(terms.values())).sum()
-            state.optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            state.optimiser.step()
-            for name, value in terms.items():
-                sums[name] += value.detach() * len(batch)
-            progress(state.epoch + 0.9 * (number + 1) / len(batches), _summary(state))
-        means = {f"loss_{name}": float(value) / len(slices) for name, value in sums.items()}
-    total = sum(means.values())
-    if not np.isfinite(total):
-        raise UserError(
-            f"the loss became {total} in epoch {state.epoch + 1}; the models up to then are kept: "
-            "start anew with a smaller --optimiser.lr"
-        )
-    return {"lr": lr, "loss": total, **means}
+def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which the thread's work on a CUDA device runs beside that of other trainings."""
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
 
 
-def _batch_losses(state: State, slices: Slices, batch: torch.Tensor, config: Config) -> dict[str, torch.Tensor]:
-    """Return the terms of the augmented loss on the slices ``batch`` (B,), transformed at random."""
-    augment = config.augment
-    theta = sample_transforms(
-        len(batch), state.order, rotate_deg=augment.rotate_deg, crop_min=augment.crop_min, flip=augment.flip
-    )
-    intensities = sample_intensities(len(batch), state.order, gamma=augment.gamma, noise=augment.noise)
-    targets = [prior.target(batch) for prior in state.priors]
-    stacked = torch.stack(targets, dim=1) if targets else slices.image.new_empty(len(batch), 0, *slices.seeds.shape[1:])
-    image, seeds, stacked, valid = apply_transforms(theta, slices.image[batch], slices.seeds[batch], stacked)
-    logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
-    probability = logits.float().softmax(dim=1)[:, 1]
-    terms = {"seeds": losses.partial_cross_entropy(logits, seeds)}
-    for prior, target in zip(state.priors, stacked.unbind(dim=1), strict=True):
-        terms[prior.name] = losses.augmented_term(probability, target, prior.mu, valid)
-    if config.method == "penalty":
-        area = 1.0 if theta is None else pixel_area(theta).to(probability.device)
-        sums = (probability if valid is None else probability * valid).sum(dim=(1, 2)) * area
-        terms["penalty"] = losses.size_penalty(
-            sums,
-            slice_index=batch,
-            volume_of_slice=slices.volume,
-            remembered_sums=state.slice_sums,
-            low=slices.low,
-            high=slices.high,
-            mu=config.penalty,
-            pixels=probability.numel(),
-        )
-        losses.remember_sums(state.slice_sums, batch, sums)
-    return terms
+def _proposers(material: Material, config: Config) -> dict[PriorName, CrfProposer | SizeProposer]:
+    """Return what makes the proposals of each prior."""
+    proposers: dict[PriorName, CrfProposer | SizeProposer] = {}
+    honour = config.admm.honour_seeds
+    if config.uses_crf:
+        regions = material.regions(config.crf, honour_seeds=honour)
+        proposers["crf"] = CrfProposer(regions, config.crf.strength, material.pool, material.device)
+    if config.uses_size:
+        proposers["size"] = SizeProposer(material.training, honour, material.pool, material.device)
+    return proposers
 
 
-@torch.no_grad()
-def predict_slices(network: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
-    """Return the foreground probability (N, H, W) of slices (N, C, H, W), in evaluation mode."""
-    network.eval()
-    batches = [network(part).float().softmax(dim=1)[:, 1] for part in image.split(_PREDICT_BATCH)]
-    return torch.cat(batches)
+def _average(state: State, probability: torch.Tensor, part: slice, config: Config) -> torch.Tensor:
+    """Return what proposals are made from, (N, H, W): probabilities, or their running mean with ``part`` taken in."""
+    if not config.averages:
+        return probability
+    decay = config.admm.average if state.epoch > 0 else 0.0
+    state.average[part] = decay * state.average[part] + (1 - decay) * probability[part]
+    return state.average
 
 
-def _update_priors(
+def _update_prior(
     state: State,
-    probability: torch.Tensor,
-    training: Sequence[Example],
-    grids: Sequence[PottsGrid],
+    name: PriorName,
+    source: torch.Tensor,
+    proposers: dict[PriorName, CrfProposer | SizeProposer],
+    material: Material,
     config: Config,
     clock: "Clock",
-    pool: Executor,
 ) -> dict[str, float]:
-    """Make new proposals from the probabilities, move the multipliers, adapt μ; return the residuals."""
-    if not state.priors:
-        return {}
-    if config.admm.average > 0:
-        decay = config.admm.average if len(state.average) else 0.0
-        state.average = probability if decay == 0 else decay * state.average + (1 - decay) * probability
-        probability = state.average
+    """Make a prior's proposals, if it has any, move its multipliers, adapt its μ; return the residuals."""
     row: dict[str, float] = {}
-    seeds = [example.seeds if config.admm.honour_seeds else None for example in training]
+    seeds = material.slices.seeds if config.admm.honour_seeds else None
     for prior in state.priors:
-        with clock(prior.name):
-            if prior.name == "crf":
-                strength = config.crf.strength
-                proposal = admm.propose_crf(probability, prior, grids, seeds, strength=strength, pool=pool)
-            else:
-                bounds = [example.bounds for example in training if example.bounds is not None]
-                depths = [len(example.seeds) for example in training]
-                proposal = admm.propose_size(probability, prior, bounds, seeds, depths, pool=pool)
-        row[f"mu_{prior.name}"] = prior.mu
-        residuals = admm.update_multipliers(prior, probability, proposal, config.admm.rho)
-        row[f"primal_{prior.name}"], row[f"dual_{prior.name}"] = residuals.primal, residuals.dual
-        admm.adapt_mu(prior, residuals, config.admm, state.epoch)
+        if prior.name == name:
+            with clock(name):
+                proposal = proposers[name].finish(source, prior, seeds)
+                row[f"mu_{name}"] = prior.mu
+                residuals = admm.update_multipliers(prior, source, proposal, config.admm.rho)
+                row[f"primal_{name}"], row[f"dual_{name}"] = residuals.primal, residuals.dual
+                admm.adapt_mu(prior, residuals, config.admm, state.epoch)
     return row
+
+
+class Checkpoints:
+    """Writes checkpoints beside the training, one at a time; leave it as a context, which waits for the last one."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
+        self._last = time.monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the training or its latest checkpoint began."""
+        return time.monotonic() - self._last
+
+    def write(self, path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
+        """Copy the state and begin to write it; an error of the one before is raised now."""
+        self._wait()
+        self._last = time.monotonic()
+        self._writing = self._thread.submit(save_tensors, path, *snapshot_state(state, config, data))
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()
+        if error is None:
+            self._wait()
 
 
 class Clock:
     """Seconds spent in each named phase of an epoch, the device's work included."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._on_cuda = device.type == "cuda"
         self.seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        if self._on_cuda:
+            torch.cuda.current_stream().synchronize()
         self.seconds[phase] += time.perf_counter() - start
 
 

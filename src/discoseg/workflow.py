@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,18 @@ from discoseg.errors import UserError
 from discoseg.run import RunFolder
 from discoseg.state import State
 from discoseg.train import Progress, train
-from discoseg.weak.examples import chosen_label, training_examples, validation_examples
+from discoseg.weak.examples import Example, chosen_label, training_examples, validation_examples
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What :func:`discoseg.train.train` takes, gathered from files."""
+
+    training: list[Example]
+    validation: list[Example]
+    config: Config  # that was asked for, with paths that stay valid from another folder
+    model: dict[str, Any]
+    sources: dict[str, Any]
 
 
 def fit(
@@ -36,41 +47,63 @@ def fit(
     cases are those of the JSON file ``split``, or a ``validation_fraction`` of the patients: always the same ones, as
     far as they have complete masks.
     """
-    dataset, out = Path(dataset), Path(out)
-    seeds, split = (None if path is None else Path(path) for path in (seeds, split))
-    RunFolder.require_usable(out, resume=resume)
+    RunFolder.require_usable(Path(out), resume=resume)
+    inputs = gather_inputs(
+        Path(dataset),
+        config,
+        seeds=None if seeds is None else Path(seeds),
+        split=None if split is None else Path(split),
+        validation_fraction=validation_fraction,
+        progress=prepare_progress,
+    )
+    return train(
+        inputs.training,
+        inputs.validation,
+        inputs.config,
+        Path(out),
+        model=inputs.model,
+        sources=inputs.sources,
+        device=device,
+        resume=resume,
+        progress=progress,
+    )
+
+
+def gather_inputs(
+    dataset: Path,
+    config: Config,
+    *,
+    seeds: Path | None,
+    split: Path | None,
+    validation_fraction: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Inputs:
+    """Find, split, prepare and annotate the cases of a dataset; see :func:`fit`."""
     found = find_dataset(dataset)
     label = chosen_label(found, config.label)
     if config.size_csv is not None:  # a run may be resumed from another folder
         config = replace(config, size_csv=config.size_csv.resolve())
     cases, held_out = split_cases(found, split=split, fraction=validation_fraction)
     grid = Grid(config.grid.shape, config.grid.clip_percent, common_orientation(cases))
-    prepared = prepare_cases([*cases, *held_out], grid, progress=prepare_progress)
+    prepared = prepare_cases([*cases, *held_out], grid, progress=progress)
     to_train, to_score = prepared[: len(cases)], prepared[len(cases) :]
     if split is None and seeds is None:  # nobody chose these: annotated patients that cannot be scored had better train
         weak = {item.case.patient for item in to_score if item.label is not None}
         weak &= {item.case.patient for item in to_score if item.mask(label, ignore=found.ignore) is None}
         to_train += [item for item in to_score if item.case.patient in weak]
         to_score = [item for item in to_score if item.case.patient not in weak]
-    training = training_examples(to_train, found, config, label=label, grid=grid, weak=seeds)
-    validation = validation_examples(to_score, found, label)
-    model: dict[str, Any] = {
-        "label": next(name for name, value in found.labels.items() if value == label),
-        "label_value": label,
-        "orientation": grid.orientation,
-        "channels": len(cases[0].images),
-    }
     sources = {"dataset": dataset, "seeds": seeds, "split": split, "validation_fraction": validation_fraction}
-    return train(
-        training,
-        validation,
-        config,
-        out,
-        model=model,
+    return Inputs(
+        training=training_examples(to_train, found, config, label=label, grid=grid, weak=seeds),
+        validation=validation_examples(to_score, found, label),
+        config=config,
+        model={
+            "label": next(name for name, value in found.labels.items() if value == label),
+            "label_value": label,
+            "orientation": grid.orientation,
+            "channels": len(cases[0].images),
+        },
         sources={name: str(value.resolve()) if isinstance(value, Path) else value for name, value in sources.items()},
-        device=device,
-        resume=resume,
-        progress=progress,
     )
 
 

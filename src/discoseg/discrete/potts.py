@@ -126,7 +126,7 @@ class PottsGrid:
         unknown = seeds < 0
         if not unknown.any():
             return mask, 0.0
-        weights = self._weights_in(_box_around(unknown))
+        weights = self._weights_in(box_around(unknown))
         near = np.ascontiguousarray(seeds[weights.box]).ravel()
         flat = np.array(cost[weights.box], dtype=np.float64).ravel()
         charge_seed_pairs(flat, near, weights.pairs.weights, weights.pairs.steps, float(strength))
@@ -166,7 +166,7 @@ class PottsGrid:
         return self._as_volume(np.asarray(seeds, dtype=np.int8))
 
 
-def _box_around(unknown: NDArray[np.bool_]) -> Box:
+def box_around(unknown: NDArray[np.bool_]) -> Box:
     """The smallest box that holds the voxels set and their neighbours."""
     ranges = []
     for axis in range(3):

@@ -6,12 +6,9 @@ One click per training volume and an atlas give seeds, ±10 % of the true size g
 trained with discrete proposals (crf+size) and with the size penalty, and both are scored on volumes neither has seen.
 """
 
-import multiprocessing
-import queue
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, pstdev
@@ -25,10 +22,10 @@ from discoseg.predict import load_model, predict_files
 from discoseg.progress import progress_bars
 from discoseg.report import write_report
 from discoseg.run import RunFolder
+from discoseg.sweep import fit_many
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds
 from discoseg.weak.seeds_table import print_seeds
-from discoseg.workflow import fit
 
 METHODS: tuple[Method, ...] = ("crf+size", "penalty")
 CONFIG = replace(
@@ -101,40 +98,20 @@ def _whole(folder: Path) -> Iterator[Path]:
 
 def _train_all(phantoms: Path, seeds: Path, out: Path) -> None:
     """Train all methods at once, each in a process of its own on one core, and show how far they are."""
-    unfinished = [method for method in METHODS if not RunFolder(out / method).final.is_file()]
+    runs = {out / method: replace(CONFIG, method=method) for method in METHODS}
+    unfinished = [run.name for run in runs if not RunFolder(run).final.is_file()]
     if not unfinished:
         return
     print(f"3. Training {' and '.join(unfinished)}: {CONFIG.epochs} epochs each")
-    context = multiprocessing.get_context("spawn")
-    with (
-        context.Manager() as manager,
-        progress_bars() as update,
-        ProcessPoolExecutor(len(unfinished), mp_context=context) as pool,
-    ):
-        reports = manager.Queue()
-        jobs = [pool.submit(_train, phantoms, seeds, out / method, method, reports) for method in unfinished]
-        while not all(job.done() for job in jobs) or not reports.empty():
-            with suppress(queue.Empty):
-                method, done, message = reports.get(timeout=0.2)
-                update(method, done, CONFIG.epochs, message)
-        for job in jobs:
-            job.result()
-
-
-def _train(
-    phantoms: Path, seeds: Path, run: Path, method: Method, reports: "queue.Queue[tuple[str, float, str]]"
-) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    fit(
-        phantoms,
-        run,
-        replace(CONFIG, method=method),
-        seeds=seeds,
-        resume=(run / "config.toml").is_file(),
-        progress=lambda done, message: reports.put((method, done, message)),
-    )
+    with progress_bars() as update:
+        fit_many(
+            phantoms,
+            runs,
+            seeds=seeds,
+            at_once=len(runs),
+            resume=True,
+            progress=lambda run, done, message: update(run.name, done, CONFIG.epochs, message),
+        )
 
 
 def _score(run: Path, phantoms: Path, predictions: Path) -> Evaluation:

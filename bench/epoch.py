@@ -1,0 +1,182 @@
+"""Time epochs of training on real ACDC: what discrete proposals cost on top of plain supervised training.
+
+    DISCOSEG_DATA=DIR python bench/epoch.py                      phases of full and crf+size epochs, and eight at once
+    DISCOSEG_DATA=DIR python bench/epoch.py --whole              a whole crf+size training of 250 epochs as well
+    python bench/epoch.py --phantoms --epochs 3 --at-once 2      the same on phantoms, e.g. on a CPU
+
+The left ventricle, seeds from one click a volume, ±10 % size bounds, the paper's ENet in batches of 8, 256×256 slices.
+An epoch is all that `discoseg train` does between two rows of its metrics.csv, validation and files included. The
+first epochs, in which kernels are compiled and steps recorded, are left out; of the others the median counts.
+"""
+
+import argparse
+import csv
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+
+from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, GridConfig
+from discoseg.data.layouts import find_dataset
+from discoseg.data.phantom import write_phantom_dataset
+from discoseg.data.splits import split_cases
+from discoseg.material import Material
+from discoseg.train import choose_device, train_on
+from discoseg.weak.examples import chosen_label
+from discoseg.weak.seeds import make_seeds
+from discoseg.workflow import Inputs, gather_inputs
+
+WARM_UP = 5  # epochs: the graph of the last, smaller batch is recorded in the fourth
+PHASES = ("network", "predict", "size", "crf", "score", "save")
+
+
+def configuration(arguments: argparse.Namespace) -> Config:
+    """The paper's ENet training of the left ventricle, with the λ, σ and ρ of our own experiments."""
+    preset = PRESETS["paper-acdc-lv" if arguments.network == "enet" else "default"]
+    return replace(
+        preset,
+        method="crf+size",
+        label="LV",
+        size_eps=0.1,
+        epochs=WARM_UP + arguments.epochs,
+        grid=GridConfig((arguments.side, arguments.side), (0.5, 99.5)),
+        network=replace(preset.network, precision=arguments.precision),
+        crf=CrfConfig(strength=1.0, sigma=0.05),
+        admm=AdmmConfig(),
+    )
+
+
+def gather(config: Config, folder: Path, phantoms: bool) -> tuple[Inputs, Inputs]:
+    """Return the inputs of a crf+size and of a full training."""
+    if phantoms:
+        dataset, split = folder / "phantoms", None
+        write_phantom_dataset(dataset, cases=24, test_cases=1, seed=0)
+    else:
+        dataset = Path(os.environ["DISCOSEG_DATA"]) / "acdc"
+        split = Path(os.environ["DISCOSEG_DATA"]) / "splits.json"
+    found = find_dataset(dataset)
+    training, _ = split_cases(found, split=split)
+    seeds = folder / "seeds"
+    clicks = dataset / "clicks.json" if phantoms else None
+    make_seeds(found, training, seeds, label=chosen_label(found, "LV"), grid=config.grid, clicks=clicks)
+    full = replace(config, method="full")
+    weak_inputs = gather_inputs(dataset, config, seeds=seeds, split=split, validation_fraction=0.2)
+    return weak_inputs, gather_inputs(dataset, full, seeds=None, split=split, validation_fraction=0.2)
+
+
+class Timed:
+    """One training, timed: ``epochs_s`` is the wall time of each epoch, ``phases`` the seconds of their parts."""
+
+    def __init__(self, material: Material, inputs: Inputs, config: Config, run: Path) -> None:
+        ends = [time.perf_counter()]
+
+        def progress(done: float, message: str) -> None:
+            if done >= len(ends):
+                ends.append(time.perf_counter())
+
+        state = train_on(material, config, run, model=inputs.model, progress=progress)
+        self.whole_s = time.perf_counter() - ends[0]
+        self.epochs_s = np.diff(ends).tolist()
+        self.dice = state.history[-1].get("val_dice", float("nan"))
+        with (run / "timing.csv").open() as file:
+            self.phases = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+    def median_s(self, phase: str | None = None) -> float:
+        """Median over the epochs after the warm-up, of a phase or of the whole epoch."""
+        values = self.epochs_s if phase is None else [row.get(phase, 0.0) for row in self.phases]
+        return statistics.median(values[WARM_UP:])
+
+
+def side_by_side(count: int, material: Material, inputs: Inputs, config: Config, folder: Path) -> float:
+    """Return the seconds an epoch of one training takes when ``count`` run at once, divided by ``count``."""
+    done: list[Timed] = []
+
+    def work(index: int) -> None:
+        done.append(Timed(material, inputs, replace(config, seed=index), folder / f"beside-{count}-{index}"))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == count
+    return statistics.mean(timed.median_s() for timed in done) / count
+
+
+@contextmanager
+def pymaxflow_cuts() -> Iterator[None]:
+    """Put PyMaxflow in the place of our cut, on the same boxes; it holds Python's lock while it builds a graph."""
+    from rivals import pymaxflow_grid_cut
+
+    with mock.patch("discoseg.discrete.PottsGrid.cut", pymaxflow_grid_cut):
+        yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=15, help=f"timed epochs, after {WARM_UP} that are not")
+    parser.add_argument("--at-once", type=int, default=8, help="trainings side by side; 1 leaves that out")
+    parser.add_argument("--network", choices=("enet", "unet"), default="enet")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--side", type=int, default=256, help="rows and columns of a slice")
+    parser.add_argument("--whole", action="store_true", help="time a whole training of 250 epochs")
+    parser.add_argument("--rival", action="store_true", help="time epochs with PyMaxflow's cuts (a process each core)")
+    parser.add_argument("--phantoms", action="store_true", help="phantoms instead of ACDC")
+    arguments = parser.parse_args()
+    config = configuration(arguments)
+    device = choose_device("auto")
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        weak, full = gather(config, folder, arguments.phantoms)
+        with Material(full.training, full.validation, device) as material:
+            plain = Timed(material, full, replace(config, method="full"), folder / "full")
+        with Material(weak.training, weak.validation, device) as material:
+            print(
+                f"{name}; {config.network.name} {config.network.precision}, {len(material.training)} volumes, "
+                f"{len(material.slices)} training and {len(material.held_out or [])} validation slices",
+                flush=True,
+            )
+            ours = Timed(material, weak, config, folder / "crf+size")
+            print_phases(plain, ours)
+            if arguments.rival:
+                with pymaxflow_cuts():
+                    short = replace(config, epochs=WARM_UP + 2)
+                    rival = Timed(material, weak, short, folder / "pymaxflow")
+                print(
+                    f"with PyMaxflow's cuts: {1e3 * rival.median_s():.0f} ms, "
+                    f"{rival.median_s() / plain.median_s():.2f} × full"
+                )
+            if arguments.at_once > 1:
+                for count in sorted({2, arguments.at_once}):
+                    seconds = side_by_side(count, material, weak, config, folder)
+                    print(
+                        f"{count} trainings at once: {1e3 * seconds:.0f} ms an epoch of one, "
+                        f"{ours.median_s() / seconds:.2f} × the throughput of one after the other",
+                        flush=True,
+                    )
+            if arguments.whole:
+                whole = Timed(material, weak, replace(config, epochs=250), folder / "whole")
+                print(f"250 epochs of crf+size: {whole.whole_s:.0f} s, validation Dice {whole.dice:.3f}")
+
+
+def print_phases(full: Timed, ours: Timed) -> None:
+    """Print the milliseconds of each phase, and the ratio of the epochs."""
+    print(f"{'phase, ms':12}{'full':>10}{'crf+size':>10}")
+    for phase in PHASES:
+        print(f"{phase:12}{1e3 * full.median_s(phase):10.1f}{1e3 * ours.median_s(phase):10.1f}")
+    print(f"{'epoch':12}{1e3 * full.median_s():10.1f}{1e3 * ours.median_s():10.1f}")
+    print(f"one crf+size epoch is {ours.median_s() / full.median_s():.3f} × one full epoch", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What trainings work on, once for all that share it: examples, their slices on the device, contrast weights, cores."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+import torch
+
+from discoseg.config import CrfConfig
+from discoseg.data.files import usable_cores
+from discoseg.proposals import Region, open_regions
+from discoseg.slices import fingerprint, stack_slices
+from discoseg.weak.examples import Example
+
+
+class Material:
+    """Training and validation examples on a device, for one training or several at a time.
+
+    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` their checksums; ``pool`` the
+    threads that cut. Leave it as a context, which ends the threads.
+    """
+
+    def __init__(self, training: Sequence[Example], validation: Sequence[Example], device: torch.device) -> None:
+        self.training, self.validation, self.device = training, validation, device
+        self.data = {"training": fingerprint(training), "validation": fingerprint(validation)}
+        self.slices = stack_slices(training, device)
+        self.held_out = stack_slices(validation, device) if validation else None
+        if device.type == "cuda":
+            torch.cuda.synchronize()  # each training reads them on a stream of its own
+        self.pool = ThreadPoolExecutor(usable_cores())
+        self._regions: dict[tuple[float, int, bool], list[Region]] = {}
+        self._lock = threading.Lock()
+
+    def regions(self, crf: CrfConfig, *, honour_seeds: bool) -> list[Region]:
+        """Return where each training volume must be cut, with contrast weights that trainings of this σ share."""
+        key = (crf.sigma, crf.neighbours, honour_seeds)
+        with self._lock:
+            if key not in self._regions:
+                self._regions[key] = open_regions(self.training, crf, honour_seeds=honour_seeds)
+            return self._regions[key]
+
+    def __enter__(self) -> "Material":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pool.shutdown(cancel_futures=True)  # after an error nobody wants the cuts that are still waiting

@@ -1,0 +1,193 @@
+"""The two passes of an epoch over all slices: one that trains the network, one that asks it.
+
+Both consist of equal steps over tensors that stay in place, so that on CUDA each step is recorded once and replayed
+(:class:`discoseg.replay.Replay`): which slices are next, how they are augmented and what the losses sum to are read
+from and written to tensors on the device, and the host only says "again".
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+
+from discoseg import losses
+from discoseg.augment import apply_intensities, apply_transforms, pixel_area, sample_intensities, sample_transforms
+from discoseg.config import Config
+from discoseg.errors import UserError
+from discoseg.replay import Replay
+from discoseg.slices import Slices
+from discoseg.state import State
+
+_PREDICT_BATCH = {"cuda": 64, "cpu": 32}
+
+
+class TrainingPass:
+    """Mini-batches of 2D slices drawn across volumes, on the augmented loss: one pass over all slices a call."""
+
+    def __init__(self, state: State, slices: Slices, config: Config) -> None:
+        self._state, self._slices, self._config = state, slices, config
+        device = slices.image.device
+        count, batch = len(slices), min(config.optimiser.batch, len(slices))
+        self._order = torch.empty(count, dtype=torch.int64, device=device)
+        self._theta: torch.Tensor | None = None
+        self._intensities: torch.Tensor | None = None
+        self._next = torch.zeros((), dtype=torch.int64, device=device)
+        self._sums = torch.zeros(len(self._terms()), device=device)
+        sizes = [batch] * (count // batch) + ([count % batch] if count % batch else [])
+        steps = {size: Replay(partial(self._step, size), device) for size in set(sizes)}
+        self._steps = [(size, steps[size]) for size in sizes]
+
+    def _terms(self) -> list[str]:
+        penalty = ["penalty"] if self._config.method == "penalty" else []
+        return ["seeds", *(prior.name for prior in self._state.priors), *penalty]
+
+    def run(self, progress: Callable[[float], None]) -> dict[str, float]:
+        """Train on every slice once, in random order; return the learning rate and the mean of each loss term.
+
+        ``progress`` is told the fraction of the slices done.
+        """
+        state, optimiser = self._state, self._config.optimiser
+        lr = optimiser.lr * optimiser.lr_factor ** (state.epoch // optimiser.lr_every)
+        set_learning_rate(state.optimiser, lr)
+        state.network.train()
+        self._draw()
+        self._next.zero_()
+        self._sums.zero_()
+        done = 0
+        for size, step in self._steps:
+            step()
+            done += size
+            progress(done / len(self._slices))
+        sums = (self._sums / len(self._slices)).tolist()
+        means = {f"loss_{name}": value for name, value in zip(self._terms(), sums, strict=True)}
+        total = sum(means.values())
+        if not np.isfinite(total):
+            raise UserError(
+                f"the loss became {total} in epoch {state.epoch + 1}; the models up to then are kept: "
+                "start anew with a smaller --optimiser.lr"
+            )
+        return {"lr": lr, "loss": total, **means}
+
+    def _draw(self) -> None:
+        """Draw the order of the slices and their augmentations from the CPU's generator, for the whole epoch."""
+        generator, augment, count = self._state.order, self._config.augment, len(self._slices)
+        self._order.copy_(torch.randperm(count, generator=generator))
+        theta = sample_transforms(
+            count, generator, rotate_deg=augment.rotate_deg, crop_min=augment.crop_min, flip=augment.flip
+        )
+        intensities = sample_intensities(count, generator, gamma=augment.gamma, noise=augment.noise)
+        self._theta = _put(theta, self._theta, self._order.device)
+        self._intensities = _put(intensities, self._intensities, self._order.device)
+
+    def _step(self, size: int) -> None:
+        """Take the next ``size`` slices: gather, augment, forward, loss, backward, optimiser."""
+        places = self._next + torch.arange(size, device=self._order.device)
+        theta = None if self._theta is None else self._theta[places]
+        intensities = None if self._intensities is None else self._intensities[places]
+        terms = self._batch_losses(self._order[places], theta, intensities)
+        self._state.optimiser.zero_grad(set_to_none=True)
+        terms.sum().backward()
+        self._state.optimiser.step()
+        self._sums.add_(terms.detach(), alpha=size)
+        self._next.add_(size)
+
+    def _batch_losses(
+        self, batch: torch.Tensor, theta: torch.Tensor | None, intensities: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the terms of the augmented loss, (T,), on the slices ``batch`` (B,), moved by ``theta``."""
+        state, slices = self._state, self._slices
+        targets = [prior.target(batch) for prior in state.priors]
+        shape = (len(batch), 0, *slices.seeds.shape[1:])
+        stacked = torch.stack(targets, dim=1) if targets else slices.image.new_empty(shape)
+        image, seeds, stacked, valid = apply_transforms(theta, slices.image[batch], slices.seeds[batch], stacked)
+        with network_precision(self._config, image.device):
+            logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
+        probability = logits.float().softmax(dim=1)[:, 1]
+        terms = [losses.partial_cross_entropy(logits, seeds)]
+        for prior, target in zip(state.priors, stacked.unbind(dim=1), strict=True):
+            terms.append(losses.augmented_term(probability, target, prior.mu_on_device, valid))
+        if self._config.method == "penalty":
+            area = 1.0 if theta is None else pixel_area(theta)
+            sums = (probability if valid is None else probability * valid).sum(dim=(1, 2)) * area
+            penalty = losses.size_penalty(
+                sums,
+                slice_index=batch,
+                volume_of_slice=slices.volume,
+                remembered_sums=state.slice_sums,
+                low=slices.low,
+                high=slices.high,
+                mu=self._config.penalty,
+                pixels=probability.numel(),
+            )
+            terms.append(penalty)
+            losses.remember_sums(state.slice_sums, batch, sums)
+        return torch.stack(terms)
+
+
+class PredictionPass:
+    """The network's foreground probability of all slices, batch by batch, in evaluation mode."""
+
+    def __init__(self, network: torch.nn.Module, slices: Slices, config: Config) -> None:
+        self._network, self._image, self._config = network, slices.image, config
+        device = slices.image.device
+        self.probability = torch.empty(slices.seeds.shape, device=device)
+        self._places = torch.arange(_PREDICT_BATCH[device.type], device=device)
+        self._next = torch.zeros((), dtype=torch.int64, device=device)
+        self._step = Replay(self._predict_next, device)
+
+    def run(self) -> Iterator[slice]:
+        """Fill ``probability`` (N, H, W) and yield the slices that are new after each batch."""
+        self._network.eval()
+        self._next.zero_()
+        count, batch = len(self._image), len(self._places)
+        for start in range(0, count, batch):
+            self._step()
+            yield slice(start, min(start + batch, count))
+
+    def all(self) -> torch.Tensor:
+        """Return the probability of all slices, (N, H, W); the next pass overwrites it."""
+        for _ in self.run():
+            pass
+        return self.probability
+
+    @torch.no_grad()
+    def _predict_next(self) -> None:
+        places = self._next + self._places
+        # A recorded batch has one size: the last slice fills it up.
+        places = places.clamp(max=len(self._image) - 1) if places.is_cuda else places[places < len(self._image)]
+        with network_precision(self._config, places.device):
+            logits = self._network(self._image[places])
+        self.probability[places] = logits.float().softmax(dim=1)[:, 1]
+        self._next.add_(len(self._places))
+
+
+@torch.no_grad()
+def predict_slices(network: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
+    """Return the foreground probability (N, H, W) of slices (N, C, H, W), in evaluation mode and float32."""
+    network.eval()
+    parts = image.split(_PREDICT_BATCH[image.device.type])
+    return torch.cat([network(part).softmax(dim=1)[:, 1] for part in parts])
+
+
+def network_precision(config: Config, device: torch.device) -> torch.autocast:
+    """Return the context in which the network runs: on CUDA in bfloat16 where the configuration says so."""
+    return torch.autocast(
+        device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" and config.network.precision == "bfloat16"
+    )
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate, where recorded steps read it from a tensor, in place."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+def _put(new: torch.Tensor | None, old: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    """Copy ``new`` to where ``old`` is, or to the device the first time."""
+    if new is None or old is None:
+        return None if new is None else new.to(device)
+    return old.copy_(new)

@@ -1,0 +1,79 @@
+"""What only a GPU can show: recorded steps equal plain ones, selections equal the CPU's, trainings share the device."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from discoseg import replay
+from discoseg.config import Config, Method
+from discoseg.material import Material
+from discoseg.selection import SizeSelector
+from discoseg.state import State
+from discoseg.train import train_on
+from discoseg.weak.examples import Example
+from test_train import MODEL, SMALL
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CUDA = torch.device("cuda")
+
+
+def _train(examples: list[Example], config: Config, run: Path) -> State:
+    with Material(examples[:3], examples[3:], CUDA) as material:
+        return train_on(material, config, run, model=MODEL)
+
+
+@pytest.mark.parametrize("method", ["crf+size", "penalty", "full"])
+def test_recorded_steps_equal_plain_ones(
+    examples: list[Example], tmp_path: Path, method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses of the first epochs agree to rounding; later ones drift apart as any two GPU runs do."""
+    noiseless = replace(SMALL.augment, noise=0.0)
+    config = replace(SMALL, method=method, epochs=5, augment=noiseless, optimiser=replace(SMALL.optimiser, lr=1e-4))
+    recorded = _train(examples, config, tmp_path / "recorded")
+    monkeypatch.setattr(replay, "_EAGER_RUNS", 10**9)
+    plain = _train(examples, config, tmp_path / "plain")
+    losses = [[row["loss"] for row in state.history] for state in (recorded, plain)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=2e-2)
+
+
+def test_selection_equals_the_cpus() -> None:
+    rng = np.random.default_rng(0)
+    shapes = [(int(rng.integers(3, 12)), 64, 64) for _ in range(7)]
+    seeds = [rng.choice([-1, -1, 0, 1], size=s, p=[0.45, 0.45, 0.09, 0.01]).astype(np.int8) for s in shapes]
+    bounds = [(int(0.3 * np.prod(s)), int(0.4 * np.prod(s))) for s in shapes]
+    utility = torch.from_numpy(np.concatenate([rng.normal(size=s).round(2).astype(np.float32) for s in shapes]))
+    known = torch.from_numpy(np.concatenate(seeds))
+    for honoured in (True, False):
+        chosen = []
+        for device in (CUDA, torch.device("cpu")):
+            selector = SizeSelector(shapes, bounds, seeds if honoured else [None] * len(seeds), device)
+            chosen.append(selector.select(utility.to(device), known.to(device) if honoured else None).cpu())
+        assert torch.equal(chosen[0], chosen[1])
+
+
+def test_trainings_share_the_device(examples: list[Example], tmp_path: Path) -> None:
+    states: list[State] = []
+    with Material(examples[:3], examples[3:], CUDA) as material:
+
+        def work(seed: int) -> None:
+            states.append(train_on(material, replace(SMALL, seed=seed, epochs=6), tmp_path / str(seed), model=MODEL))
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [state.epoch for state in states] == [6, 6, 6]
+    assert all(np.isfinite(row["loss"]) for state in states for row in state.history)
+
+
+def test_a_resumed_training_goes_on(examples: list[Example], tmp_path: Path) -> None:
+    with Material(examples[:3], examples[3:], CUDA) as material:
+        train_on(material, replace(SMALL, epochs=5), tmp_path / "run", model=MODEL)
+        state = train_on(material, replace(SMALL, epochs=8), tmp_path / "run", model=MODEL, resume=True)
+    assert state.epoch == 8
+    assert state.history[-1]["loss"] < state.history[0]["loss"]

@@ -1,0 +1,115 @@
+"""Proposals of all volumes at once: each volume's own optimum, however its probabilities arrive."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from discoseg.admm import Prior
+from discoseg.config import CrfConfig
+from discoseg.discrete import PottsGrid, select_by_size
+from discoseg.errors import UserError
+from discoseg.proposals import CrfProposer, SizeProposer, open_regions
+from discoseg.slices import Slices, stack_slices
+from discoseg.weak.examples import Example
+
+CPU = torch.device("cpu")
+CRF = CrfConfig(strength=0.6, sigma=0.1)
+
+
+@pytest.fixture
+def slices(examples: list[Example]) -> Slices:
+    return stack_slices(examples, CPU)
+
+
+@pytest.fixture
+def probability(slices: Slices) -> torch.Tensor:
+    return torch.rand(slices.seeds.shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def prior(slices: Slices) -> Prior:
+    count, rows, columns = slices.seeds.shape
+    prior = Prior("crf", (count, rows, columns), 2.0, CPU)
+    prior.multiplier.copy_(torch.randn(slices.seeds.shape, generator=torch.Generator().manual_seed(1)) * 0.3)
+    return prior
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+def _parts(examples: list[Example]) -> Iterator[tuple[Example, slice]]:
+    start = 0
+    for example in examples:
+        yield example, slice(start, start + len(example.seeds))
+        start += len(example.seeds)
+
+
+@pytest.mark.parametrize("honour", [True, False])
+@pytest.mark.parametrize("batch", [3, 1000])
+def test_cuts_are_each_volumes_own_optimum(
+    examples: list[Example],
+    slices: Slices,
+    probability: torch.Tensor,
+    prior: Prior,
+    pool: ThreadPoolExecutor,
+    honour: bool,
+    batch: int,
+) -> None:
+    proposer = CrfProposer(open_regions(examples, CRF, honour_seeds=honour), CRF.strength, pool, CPU)
+    for _ in range(2):  # an epoch leaves nothing behind
+        for until in range(batch, len(probability) + 1, batch):
+            proposer.start(probability, prior, until)
+        proposal = proposer.finish(probability, prior, slices.seeds if honour else None)
+    for example, part in _parts(examples):
+        unary = (0.5 - probability[part] - prior.multiplier[part]).numpy()
+        grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
+        expected = grid.cut(unary, strength=0.6 / 2.0, seeds=example.seeds if honour else None)
+        assert np.array_equal(proposal[part].numpy(), expected)
+
+
+def test_a_volume_without_unknown_voxels_keeps_its_seeds(
+    examples: list[Example], probability: torch.Tensor, prior: Prior, pool: ThreadPoolExecutor
+) -> None:
+    assert examples[1].truth is not None
+    known = [examples[0], replace(examples[1], seeds=examples[1].truth.astype(np.int8)), *examples[2:]]
+    proposer = CrfProposer(open_regions(known, CRF, honour_seeds=True), CRF.strength, pool, CPU)
+    proposal = proposer.finish(probability, prior, stack_slices(known, CPU).seeds)
+    for example, part in _parts(known):
+        fixed = example.seeds >= 0
+        assert (proposal[part].numpy()[fixed] == example.seeds[fixed]).all()
+
+
+@pytest.mark.parametrize("honour", [True, False])
+def test_selections_are_each_volumes_own_optimum(
+    examples: list[Example],
+    slices: Slices,
+    probability: torch.Tensor,
+    prior: Prior,
+    pool: ThreadPoolExecutor,
+    honour: bool,
+) -> None:
+    proposer = SizeProposer(examples, honour, pool, CPU)
+    proposal = proposer.finish(probability, prior, slices.seeds if honour else None)
+    for example, part in _parts(examples):
+        assert example.bounds is not None
+        low, high = example.bounds.low_vox, example.bounds.high_vox
+        utility = (probability[part] + prior.multiplier[part] - 0.5).numpy()
+        expected = select_by_size(utility, low, high, seeds=example.seeds if honour else None)
+        assert np.array_equal(proposal[part].numpy(), expected)
+        assert low <= int(proposal[part].sum()) <= high
+
+
+def test_a_broken_network_is_said(
+    examples: list[Example], slices: Slices, probability: torch.Tensor, prior: Prior, pool: ThreadPoolExecutor
+) -> None:
+    probability[:] = torch.nan
+    proposer = CrfProposer(open_regions(examples, CRF, honour_seeds=True), CRF.strength, pool, CPU)
+    with pytest.raises(UserError, match="NaN"):
+        proposer.finish(probability, prior, slices.seeds)
