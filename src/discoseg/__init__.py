@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from discoseg.evaluation import evaluate
     from discoseg.predict import Model, load_model, predict_files
     from discoseg.report import write_report
+    from discoseg.sweep import fit_many
     from discoseg.weak.examples import Example
     from discoseg.workflow import fit
 
@@ -41,6 +42,7 @@ _HOMES = {
     "evaluate": "evaluation",
     "find_dataset": "data.layouts",
     "fit": "workflow",
+    "fit_many": "sweep",
     "load_config": "config",
     "load_model": "predict",
     "predict_files": "predict",
@@ -62,6 +64,7 @@ __all__ = [
     "evaluate",
     "find_dataset",
     "fit",
+    "fit_many",
     "load_config",
     "load_model",
     "predict_files",

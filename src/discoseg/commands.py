@@ -166,6 +166,58 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """Train several configurations on one dataset, as many at a time as the device has room for."""
+
+    dataset: DatasetArgument
+    """Folder of the dataset."""
+    configs: tuple[str, ...]
+    """TOML files or presets, one for each run; a run's folder has its name."""
+    out: Path
+    """Folder of the run folders."""
+    seeds: Path | None = None
+    """Folder of weak label maps by case; without it the dataset's own labels annotate."""
+    split: Path | None = None
+    """JSON file that says which cases validate."""
+    validation_fraction: float = 0.2
+    """Fraction of patients that validate, where there is no split file."""
+    device: Device = "auto"
+    """Where to train; auto takes CUDA where there is one."""
+    at_once: int | None = None
+    """Trainings at a time; by default one for each core, or eight on a GPU."""
+    resume: bool = False
+    """Leave finished runs as they are and go on with those begun."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.config import load_config
+        from discoseg.progress import progress_bars
+        from discoseg.sweep import fit_many
+
+        if not self.configs:
+            raise UserError("--configs: give at least one TOML file or preset")
+        if self.at_once is not None and self.at_once < 1:
+            raise UserError(f"--at-once {self.at_once} must be at least 1")
+        runs = {self.out / Path(source).stem: load_config(source) for source in self.configs}
+        if len(runs) < len(self.configs):
+            raise UserError("--configs: two of them have the same name, so their runs would have the same folder")
+        with progress_bars() as update:
+            fit_many(
+                self.dataset,
+                runs,
+                seeds=self.seeds,
+                split=self.split,
+                validation_fraction=self.validation_fraction,
+                device=self.device,
+                at_once=self.at_once,
+                resume=self.resume,
+                progress=lambda run, done, message: update(run.name, done, runs[run].epochs, message),
+            )
+        print("\n".join(str(run) for run in runs))
+        return 0
+
+
+@dataclass(frozen=True)
 class Predict:
     """Segment images with a trained run: label maps with each image's name and exact geometry."""
 
@@ -285,4 +337,4 @@ class Demo:
         return 0
 
 
-Command = Check | Seeds | Train | Predict | Evaluate | Report | Phantom | Demo
+Command = Check | Seeds | Train | Sweep | Predict | Evaluate | Report | Phantom | Demo

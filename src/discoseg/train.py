@@ -91,6 +91,10 @@ def train_on(
         predict = PredictionPass(state.network, material.slices, config)
         validate = PredictionPass(state.network, material.held_out, config) if material.held_out else None
         proposers = _proposers(material, config)
+        if state.epoch == config.epochs:  # nothing to train, but to score
+            predict.all()
+            if validate is not None:
+                validate.all()
         while state.epoch < config.epochs:
             clock = Clock(material.device)
             with clock("network"):
@@ -120,9 +124,9 @@ def train_on(
             folder.write_epoch(state.history[-1], clock.seconds)
             progress(state.epoch, _summary(state))
         save_model(folder.final, state, config, model)
-        scored = {"training": (training, score_cases(predict.all(), material.slices, training))}
+        scored = {"training": (training, score_cases(predict.probability, material.slices, training))}
         if validate is not None and material.held_out is not None:
-            scored["validation"] = (validation, score_cases(validate.all(), material.held_out, validation))
+            scored["validation"] = (validation, score_cases(validate.probability, material.held_out, validation))
         folder.write_cases(scored)
     return state
 
