@@ -34,6 +34,7 @@ from discoseg.train import choose_device, train_on
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds
 from discoseg.workflow import Inputs, gather_inputs
+from floors import print_floors
 
 WARM_UP = 5  # epochs: the graph of the last, smaller batch is recorded in the fourth
 PHASES = ("network", "predict", "size", "crf", "score", "save")
@@ -55,7 +56,7 @@ def configuration(arguments: argparse.Namespace) -> Config:
     )
 
 
-def gather(config: Config, folder: Path, phantoms: bool) -> tuple[Inputs, Inputs]:
+def gather(config: Config, folder: Path, *, phantoms: bool, seeds: Path | None) -> tuple[Inputs, Inputs]:
     """Return the inputs of a crf+size and of a full training."""
     if phantoms:
         dataset, split = folder / "phantoms", None
@@ -65,9 +66,10 @@ def gather(config: Config, folder: Path, phantoms: bool) -> tuple[Inputs, Inputs
         split = Path(os.environ["DISCOSEG_DATA"]) / "splits.json"
     found = find_dataset(dataset)
     training, _ = split_cases(found, split=split)
-    seeds = folder / "seeds"
-    clicks = dataset / "clicks.json" if phantoms else None
-    make_seeds(found, training, seeds, label=chosen_label(found, "LV"), grid=config.grid, clicks=clicks)
+    if seeds is None:
+        seeds = folder / "seeds"
+        clicks = dataset / "clicks.json" if phantoms else None
+        make_seeds(found, training, seeds, label=chosen_label(found, "LV"), grid=config.grid, clicks=clicks)
     full = replace(config, method="full")
     weak_inputs = gather_inputs(dataset, config, seeds=seeds, split=split, validation_fraction=0.2)
     return weak_inputs, gather_inputs(dataset, full, seeds=None, split=split, validation_fraction=0.2)
@@ -130,6 +132,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=256, help="rows and columns of a slice")
     parser.add_argument("--whole", action="store_true", help="time a whole training of 250 epochs")
     parser.add_argument("--rival", action="store_true", help="time epochs with PyMaxflow's cuts (a process each core)")
+    parser.add_argument("--seeds", type=Path, help="weak label maps by `discoseg seeds`; made anew if not given")
     parser.add_argument("--phantoms", action="store_true", help="phantoms instead of ACDC")
     arguments = parser.parse_args()
     config = configuration(arguments)
@@ -137,7 +140,7 @@ def main() -> None:
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        weak, full = gather(config, folder, arguments.phantoms)
+        weak, full = gather(config, folder, phantoms=arguments.phantoms, seeds=arguments.seeds)
         with Material(full.training, full.validation, device) as material:
             plain = Timed(material, full, replace(config, method="full"), folder / "full")
         with Material(weak.training, weak.validation, device) as material:
@@ -148,6 +151,8 @@ def main() -> None:
             )
             ours = Timed(material, weak, config, folder / "crf+size")
             print_phases(plain, ours)
+            if device.type == "cuda":
+                print_floors(material, config)
             if arguments.rival:
                 with pymaxflow_cuts():
                     short = replace(config, epochs=WARM_UP + 2)

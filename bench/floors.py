@@ -1,0 +1,112 @@
+"""What a training step must at least cost on a GPU: arithmetic, bytes and launches, beside what it does cost."""
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from discoseg.config import Config
+from discoseg.material import Material
+from discoseg.passes import PredictionPass, TrainingPass
+from discoseg.train import start_state
+
+
+def print_floors(material: Material, config: Config) -> None:
+    """Print for a training step and for the prediction of a batch: milliseconds, kernels, and the floors.
+
+    The byte floor counts each activation that the backward pass needs as written once and read once, and nothing
+    else; the arithmetic floor counts the multiplications and additions of convolutions. Both are divided by the rates
+    that a large copy and a large matrix product reach on this device in this process.
+    """
+    bytes_a_s, flops_a_s = _measure_copy(), _measure_product()
+    print(f"this device: copy {bytes_a_s / 1e12:.2f} TB/s, matrix product (TF32) {flops_a_s / 1e12:.0f} TFLOP/s")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        state = start_state(material.slices, config)
+        learn = TrainingPass(state, material.slices, config)
+        predict = PredictionPass(state.network, material.slices, config)
+        learn.run(lambda part: None)
+        predict.all()
+        batch, step = learn._steps[0]
+        image = material.slices.image[:batch]
+        flops, saved = _count_work(state.network, image)
+        _print_row("training step", _time(_forever(learn, step)), _kernels(_forever(learn, step)), batch)
+        floors = [3 * flops / flops_a_s, 2 * saved / bytes_a_s]
+        print(
+            f"  floor: {3 * flops / 1e9:.1f} GFLOP in {1e3 * floors[0]:.2f} ms, "
+            f"{2 * saved / 1e9:.2f} GB in {1e3 * floors[1]:.2f} ms"
+        )
+        once = _forever(predict, predict._step)
+        slices = len(predict._places)
+        _print_row("prediction", _time(once), _kernels(once), slices)
+        print(f"  floor: {flops / batch * slices / 1e9:.1f} GFLOP in {1e3 * flops / batch * slices / flops_a_s:.2f} ms")
+
+
+def _forever(work: TrainingPass | PredictionPass, step: Callable[[], None]) -> Callable[[], None]:
+    """Return a step that always takes the first batch."""
+
+    def again() -> None:
+        work._next.zero_()
+        step()
+
+    return again
+
+
+def _count_work(network: torch.nn.Module, image: torch.Tensor) -> tuple[float, float]:
+    """Return the operations of a forward pass and the bytes that it keeps for the backward pass."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    network.train()
+    with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        network(image).sum()
+    return float(counter.get_total_flops()), float(sum(kept.values()))
+
+
+def _time(call: Callable[[], None], repeats: int = 100) -> float:
+    for _ in range(5):
+        call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / repeats
+
+
+def _kernels(call: Callable[[], None]) -> int:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    return sum(event.count for event in profiler.key_averages())
+
+
+def _measure_copy() -> float:
+    source = torch.rand(2**28, device="cuda")
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        target.copy_(source)
+
+    return 2 * source.nbytes / _time(copy, 20)
+
+
+def _measure_product() -> float:
+    factor = torch.rand(8192, 8192, device="cuda")
+    result = torch.empty_like(factor)
+
+    def multiply() -> None:
+        torch.mm(factor, factor, out=result)
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    seconds = _time(multiply, 10)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return 2 * 8192**3 / seconds
+
+
+def _print_row(name: str, seconds: float, kernels: int, batch: int) -> None:
+    print(f"{name}, {batch} slices: {1e3 * seconds:.2f} ms, {kernels} kernels")
