@@ -50,20 +50,24 @@ def _has_triton() -> bool:
 
 def normalise(
     x: Tensor,
-    norm: nn.BatchNorm2d,
-    activation: nn.PReLU | nn.ReLU | None,
+    norm: nn.Module,
+    activation: nn.Module | None,
     *,
-    dropout: nn.Dropout2d | None = None,
+    dropout: nn.Module | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Return activation(dropout(norm(x)) + residual) for x (B, C, H, W); the modules are the network's own.
+    """Return activation(dropout(norm(x)) + residual) for x (B, C, H, W).
 
-    The residual (B, C or fewer, H, W) is filled up with zero features. The kernels compute in float32 and return
-    x's type in channels-last layout; a PReLU has one slope a channel.
+    The modules are the network's own: BatchNorm2d, PReLU (one slope a channel) or ReLU, Dropout2d. The residual
+    (B, C or fewer, H, W) is filled up with zero features. The kernels compute in float32 and return x's type in
+    channels-last layout.
     """
     if kernels_fit(x):
         from discoseg.networks import fused_normalise
 
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert isinstance(dropout, nn.Dropout2d | None)
+        assert isinstance(activation, nn.PReLU | nn.ReLU | None)
         x, residual = to_channels_last(x), None if residual is None else to_channels_last(residual)
         if norm.training and x.numel() > x.shape[1]:  # torch refuses one value a channel
             return fused_normalise.train(x, norm, activation, dropout, residual)
@@ -81,3 +85,11 @@ def _widen(x: Tensor, channels: int) -> Tensor:
     """Fill (B, C, H, W) up with zero features."""
     added = channels - x.shape[1]
     return functional.pad(x, (0, 0, 0, 0, 0, added)) if added else x
+
+
+def join(x: Tensor, y: Tensor) -> Tensor:
+    """Append the features of (B, D, H, W) to those of (B, C, H, W)."""
+    if kernels_fit(x):  # torch.cat takes one channel for contiguous, and returns that layout
+        pixels = [t.permute(0, 2, 3, 1) for t in (x, y)]
+        return torch.cat(pixels, dim=3).permute(0, 3, 1, 2)
+    return torch.cat([x, y], dim=1)
