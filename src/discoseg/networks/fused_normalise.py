@@ -33,7 +33,7 @@ class Plan:
 
     @property
     def grid(self) -> tuple[int, int]:
-        return self.parts, self.groups
+        return self.groups, self.parts  # groups first: programs that share lines of memory run together
 
     def tile(self, per_thread: int) -> dict[str, int]:
         """Return the launch options of a kernel whose threads hold ``per_thread`` values of each tensor."""

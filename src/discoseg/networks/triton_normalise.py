@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def _columns(BLOCK_C: tl.constexpr):
-    return tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    return tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
 
 
 @triton.jit
@@ -94,7 +94,7 @@ def statistics_kernel(
     """Leave the mean and the sum of squared deviations of each part, (2, parts, channels)."""
     channels = units * UNIT
     columns = _columns(BLOCK_C)
-    first = tl.program_id(0) * chunk
+    first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
     mean = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     m2 = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
@@ -110,9 +110,9 @@ def statistics_kernel(
         value = following
     count = (last - first - tl.arange(0, BLOCK_R) + BLOCK_R - 1) // BLOCK_R  # rows seen at each place
     part_mean, part_m2 = _combine(count.to(tl.float32), mean, m2)
-    at = partials + tl.program_id(0) * channels + columns
+    at = partials + tl.program_id(1) * channels + columns
     tl.store(at, part_mean, mask=columns < channels)
-    tl.store(at + tl.num_programs(0) * channels, part_m2, mask=columns < channels)
+    tl.store(at + tl.num_programs(1) * channels, part_m2, mask=columns < channels)
 
 
 @triton.jit
@@ -127,17 +127,17 @@ def apply_kernel(
     """
     channels = units * UNIT
     columns = _columns(BLOCK_C)
-    first = tl.program_id(0) * chunk
+    first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
     value = _load_tile(x, first, last, columns, channels, BLOCK_R)  # on its way while the sums are combined
     mean = _load(running_mean, columns, channels, 0.0)
     variance = _load(running_var, columns, channels, 1.0)
     if partials is not None:
-        parts = tl.num_programs(0)
+        parts = tl.num_programs(1)
         count = tl.minimum(tl.maximum(rows - tl.arange(0, PARTS) * chunk, 0), chunk).to(tl.float32)
         means = _load_partials(partials, 0, parts, columns, channels, PARTS)
         batch_mean, m2 = _combine(count, means, _load_partials(partials, 1, parts, columns, channels, PARTS))
-        if tl.program_id(0) == 0:
+        if tl.program_id(1) == 0:
             inside_c = columns < channels
             tl.store(running_mean + columns, mean + momentum * (batch_mean - mean), mask=inside_c)
             tl.store(running_var + columns, variance + momentum * (m2 / (rows - 1) - variance), mask=inside_c)
@@ -175,7 +175,7 @@ def sums_kernel(
     """
     channels = units * UNIT
     columns = _columns(BLOCK_C)
-    first = tl.program_id(0) * chunk
+    first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
     mean = _load(statistics, columns, channels, 0.0)
     inverse = _load(statistics + channels, columns, channels, 0.0)
@@ -206,8 +206,8 @@ def sums_kernel(
         sum_gx += g * normal
         value = following
         g = following_g
-    at_c = partials + tl.program_id(0) * channels + columns
-    stride = tl.num_programs(0) * channels
+    at_c = partials + tl.program_id(1) * channels + columns
+    stride = tl.num_programs(1) * channels
     tl.store(at_c, tl.sum(sum_g, axis=0), mask=columns < channels)
     tl.store(at_c + stride, tl.sum(sum_gx, axis=0), mask=columns < channels)
     if slope is not None:
@@ -226,14 +226,14 @@ def gradient_kernel(
     """
     channels = units * UNIT
     columns = _columns(BLOCK_C)
-    first = tl.program_id(0) * chunk
+    first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
     value = _load_tile(x, first, last, columns, channels, BLOCK_R)
     g = _load_tile(dy, first, last, columns, channels, BLOCK_R)
-    parts = tl.num_programs(0)
+    parts = tl.num_programs(1)
     sum_g = tl.sum(_load_partials(partials, 0, parts, columns, channels, PARTS), axis=0)
     sum_gx = tl.sum(_load_partials(partials, 1, parts, columns, channels, PARTS), axis=0)
-    if tl.program_id(0) == 0:
+    if tl.program_id(1) == 0:
         tl.store(dbias + columns, sum_g, mask=columns < channels)
         tl.store(dweight + columns, sum_gx, mask=columns < channels)
         if dslope is not None:
