@@ -1,5 +1,6 @@
 """What several test files share: a cache of their own, and a small dataset of phantoms."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from discoseg.data.phantom import make_phantom, write_phantom_dataset
 from discoseg.data.prepare import Grid, image_to_grid, labels_to_grid
 from discoseg.weak.bounds import bounds_from_eps
 from discoseg.weak.examples import Example
+
+if not Path("/dev/nvidiactl").exists():  # no GPU: Triton, which reads this when imported, interprets its kernels
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -6,7 +7,9 @@ from torch import nn
 from torch.nn import functional
 
 from discoseg.networks import ENet, UNet, build_network
-from discoseg.networks.enet import pool_with_corners, unpool
+from discoseg.networks.enet import Bottleneck, Downsampling, Initial, Upsampling
+from discoseg.networks.unet import DoubleConvolution
+from discoseg.networks.windows import pool_with_corners, unpool
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +82,50 @@ def test_same_seed_same_training_step(name: str) -> None:
         torch.use_deterministic_algorithms(False)
     assert len(first) == len(list(build_network(name, channels=1, classes=2).parameters()))  # type: ignore[arg-type]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def _composed(block: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    """The blocks as their modules read, in torch's operations."""
+    x = inputs[0]
+    match block:
+        case Initial():
+            return block.activation(torch.cat([block.convolution(x), functional.max_pool2d(x, 2)], dim=1))
+        case Bottleneck():
+            return block.activation(x + block.extension(x))
+        case Downsampling():
+            pooled = functional.pad(functional.max_pool2d(x, 2), (0, 0, 0, 0, 0, 12))
+            return block.activation(pooled + block.extension(x))
+        case Upsampling():
+            return block.activation(unpool(block.main(x), inputs[1]) + block.extension(x))
+        case _:
+            return nn.Sequential.forward(block, x)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    "block",
+    [
+        Initial(4, 16),
+        Bottleneck(4, dropout=0.3),
+        Downsampling(4, 16, dropout=0.3),
+        Upsampling(4, 8, dropout=0.3),
+        DoubleConvolution(4, 8),
+    ],
+)
+def test_blocks_equal_their_modules_to_the_bit(block: nn.Module, channels_last: bool) -> None:
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    block.to(memory_format=layout)  # type: ignore[call-overload]
+    image, corners = torch.rand(2, 4, 8, 12).to(memory_format=layout), torch.randint(4, (2, 8, 8, 12)).byte()
+    found = []
+    for compute in (block, partial(_composed, block)):
+        torch.manual_seed(0)
+        block.zero_grad()
+        x = image.clone().requires_grad_()
+        y = compute(*((x, corners) if isinstance(block, Upsampling) else (x,)))
+        y = y[0] if isinstance(y, tuple) else y
+        y.square().sum().backward()
+        found.append([y, x.grad, *(p.grad.clone() for p in block.parameters() if p.grad is not None), torch.rand(1)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_unpooling_inverts_pooling_as_torch_does() -> None:

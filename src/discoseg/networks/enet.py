@@ -1,10 +1,11 @@
 """ENet (Paszke et al. 2016): light, and its decoder undoes max pooling at the encoder's positions."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from discoseg.networks.fused import join, normalise
 from discoseg.networks.padding import pad_to_multiple
+from discoseg.networks.windows import pool_with_corners, unpool
 
 
 class ENet(nn.Module):
@@ -53,7 +54,10 @@ class Initial(nn.Module):
         self.activation = nn.Sequential(nn.BatchNorm2d(width), nn.PReLU(width))
 
     def forward(self, image: Tensor) -> Tensor:
-        return self.activation(torch.cat([self.convolution(image), functional.max_pool2d(image, 2)], dim=1))
+        x = self.convolution(image)
+        pooled = functional.max_pool2d(image, 2).to(x.dtype)  # under autocast a convolution returns half precision
+        norm, activation = self.activation
+        return normalise(join(x, pooled), norm, activation)
 
 
 class Bottleneck(nn.Module):
@@ -75,7 +79,7 @@ class Bottleneck(nn.Module):
         self.activation = nn.PReLU(features)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.activation(x + self.extension(x))
+        return _add_extension(x, self.extension, x, self.activation)
 
 
 class Downsampling(nn.Module):
@@ -88,12 +92,10 @@ class Downsampling(nn.Module):
         convolution = nn.Conv2d(inner, inner, 3, padding=1, bias=False)
         self.extension = _extension(projection, convolution, inner, outputs, dropout)
         self.activation = nn.PReLU(outputs)
-        self.added = outputs - inputs
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         pooled, corners = pool_with_corners(x)
-        pooled = functional.pad(pooled, (0, 0, 0, 0, 0, self.added))
-        return self.activation(pooled + self.extension(x)), corners
+        return _add_extension(pooled, self.extension, x, self.activation), corners
 
 
 class Upsampling(nn.Module):
@@ -109,7 +111,9 @@ class Upsampling(nn.Module):
         self.activation = nn.PReLU(outputs)
 
     def forward(self, x: Tensor, corners: Tensor) -> Tensor:
-        return self.activation(unpool(self.main(x), corners) + self.extension(x))
+        convolution, norm = self.main
+        main = normalise(convolution(x), norm, None)
+        return _add_extension(unpool(main, corners), self.extension, x, self.activation)
 
 
 def _context_stage(features: int) -> nn.Sequential:
@@ -136,19 +140,9 @@ def _extension(
     )
 
 
-def pool_with_corners(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 2×2 max pooling and the corner (0 to 3, row by row, uint8) each maximum came from."""
-    pooled, indices = functional.max_pool2d(x, 2, return_indices=True)
-    columns = x.shape[-1]  # even, so a flat index has the parity of its column
-    return pooled, (indices // columns % 2 * 2 + indices % 2).to(torch.uint8)
-
-
-def unpool(x: Tensor, corners: Tensor) -> Tensor:
-    """Put each value of (B, C, H, W) into its corner of a 2×2 window, zeros into the other three.
-
-    Equals torch's max_unpool2d, and as fast, but that one has no deterministic CUDA implementation.
-    """
-    parity = torch.arange(2, device=x.device, dtype=torch.uint8)
-    window = (2 * parity[:, None] + parity).repeat(x.shape[-2], x.shape[-1])  # (2H, 2W)
-    doubled, places = (functional.interpolate(t, scale_factor=2, mode="nearest") for t in (x, corners))
-    return torch.where(places == window, doubled, 0)
+def _add_extension(main: Tensor, extension: nn.Sequential, x: Tensor, activation: nn.Module) -> Tensor:
+    """Return activation(main + extension(x)); ``main`` may lack the last features."""
+    projection, norm1, activation1, convolution, norm2, activation2, expansion, norm3, dropout = extension
+    x = normalise(projection(x), norm1, activation1)
+    x = normalise(convolution(x), norm2, activation2)
+    return normalise(expansion(x), norm3, activation, dropout=dropout, residual=main)

@@ -2,11 +2,11 @@
 
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from discoseg.networks.fused import normalise
 from discoseg.networks.padding import pad_to_multiple
+from discoseg.networks.windows import join_doubled, pool
 
 
 class UNet(nn.Module):
@@ -22,8 +22,8 @@ class UNet(nn.Module):
         super().__init__()
         levels = [width * 2**level for level in range(4)]
         steps = list(pairwise(levels))  # (shallow, deep)
-        self.encoder = nn.ModuleList(_double_convolution(i, o) for i, o in [(channels, width), *steps])
-        self.decoder = nn.ModuleList(_double_convolution(i + o, o) for o, i in reversed(steps))
+        self.encoder = nn.ModuleList(DoubleConvolution(i, o) for i, o in [(channels, width), *steps])
+        self.decoder = nn.ModuleList(DoubleConvolution(i + o, o) for o, i in reversed(steps))
         self.output = nn.Conv2d(width, classes, kernel_size=1)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -32,21 +32,28 @@ class UNet(nn.Module):
         x = pad_to_multiple(image, self.stride)
         skips = []
         for level, block in enumerate(self.encoder):
-            x = block(functional.max_pool2d(x, 2) if level else x)
+            x = block(pool(x) if level else x)
             skips.append(x)
         skips.pop()  # the deepest level is x itself
         for block in self.decoder:
-            x = functional.interpolate(x, scale_factor=2, mode="nearest")
-            x = block(torch.cat([x, skips.pop()], dim=1))
+            x = block(join_doubled(x, skips.pop()))
         return self.output(x)[..., :rows, :columns]
 
 
-def _double_convolution(inputs: int, outputs: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for features in (inputs, outputs):
-        layers += [
-            nn.Conv2d(features, outputs, kernel_size=3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(inplace=True),
-        ]
-    return nn.Sequential(*layers)
+class DoubleConvolution(nn.Sequential):
+    """Twice a 3×3 convolution, batch normalisation and ReLU."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        layers: list[nn.Module] = []
+        for features in (inputs, outputs):
+            layers += [
+                nn.Conv2d(features, outputs, kernel_size=3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(inplace=True),
+            ]
+        super().__init__(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        convolution1, norm1, activation1, convolution2, norm2, activation2 = self
+        x = normalise(convolution1(x), norm1, activation1)
+        return normalise(convolution2(x), norm2, activation2)

@@ -1,0 +1,95 @@
+"""Batch norm, dropout of features, a residual and an activation in one call: few kernels on CUDA, torch elsewhere.
+
+At a training step's sizes (1 to 8 MB a tensor) a GPU waits for kernels to start, not for memory: what counts is how
+many there are. On CUDA, where Triton can be imported, ``normalise`` takes two forward and two backward (evaluation:
+one), where torch's modules take about eleven.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_devices: tuple[str, ...] = ("cuda",)
+
+
+@contextmanager
+def kernels_on(*devices: str) -> Iterator[None]:
+    """Use the kernels for tensors on these types of device only; ``kernels_on()`` switches them off, to compare.
+
+    ``kernels_on("cpu")`` needs Triton's interpreter (TRITON_INTERPRET=1): the tests' way.
+    """
+    global _devices
+    before, _devices = _devices, devices
+    try:
+        yield
+    finally:
+        _devices = before
+
+
+def kernels_fit(x: Tensor) -> bool:
+    """Say whether the kernels can take over from torch for ``x``; an export or a compiler wants torch's operations."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+    return x.device.type in _devices and x.dtype in _DTYPES and x.numel() > 0 and not traced and _has_triton()
+
+
+def to_channels_last(x: Tensor) -> Tensor:
+    """Return (B, C, H, W), a pixel's features side by side in memory; copies only where they are not."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def normalise(
+    x: Tensor,
+    norm: nn.Module,
+    activation: nn.Module | None,
+    *,
+    dropout: nn.Module | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Return activation(dropout(norm(x)) + residual) for x (B, C, H, W).
+
+    The modules are the network's own: BatchNorm2d, PReLU (one slope a channel) or ReLU, Dropout2d. The residual
+    (B, C or fewer, H, W) is filled up with zero features. The kernels compute in float32 and return x's type in
+    channels-last layout.
+    """
+    if kernels_fit(x):
+        from discoseg.networks import fused_normalise
+
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert isinstance(dropout, nn.Dropout2d | None)
+        assert isinstance(activation, nn.PReLU | nn.ReLU | None)
+        x, residual = to_channels_last(x), None if residual is None else to_channels_last(residual)
+        if norm.training and x.numel() > x.shape[1]:  # torch refuses one value a channel
+            return fused_normalise.train(x, norm, activation, dropout, residual)
+        if not (norm.training or torch.is_grad_enabled()):
+            return fused_normalise.evaluate(x, norm, activation, residual)
+    x = norm(x)
+    if dropout is not None:
+        x = dropout(x)
+    if residual is not None:
+        x = _widen(residual, x.shape[1]) + x
+    return x if activation is None else activation(x)
+
+
+def _widen(x: Tensor, channels: int) -> Tensor:
+    """Fill (B, C, H, W) up with zero features."""
+    added = channels - x.shape[1]
+    return functional.pad(x, (0, 0, 0, 0, 0, added)) if added else x
+
+
+def join(x: Tensor, y: Tensor) -> Tensor:
+    """Append the features of (B, D, H, W) to those of (B, C, H, W)."""
+    if kernels_fit(x):  # torch.cat takes one channel for contiguous, and returns that layout
+        pixels = [t.permute(0, 2, 3, 1) for t in (x, y)]
+        return torch.cat(pixels, dim=3).permute(0, 3, 1, 2)
+    return torch.cat([x, y], dim=1)
