@@ -71,9 +71,10 @@ def test_trainings_share_the_device(examples: list[Example], tmp_path: Path) -> 
     assert all(np.isfinite(row["loss"]) for state in states for row in state.history)
 
 
-def test_a_resumed_training_goes_on(examples: list[Example], tmp_path: Path) -> None:
+def test_a_resumed_training_goes_on_like_an_uninterrupted_one(examples: list[Example], tmp_path: Path) -> None:
     with Material(examples[:3], examples[3:], CUDA) as material:
+        whole = train_on(material, replace(SMALL, epochs=8), tmp_path / "whole", model=MODEL)
         train_on(material, replace(SMALL, epochs=5), tmp_path / "run", model=MODEL)
-        state = train_on(material, replace(SMALL, epochs=8), tmp_path / "run", model=MODEL, resume=True)
-    assert state.epoch == 8
-    assert state.history[-1]["loss"] < state.history[0]["loss"]
+        resumed = train_on(material, replace(SMALL, epochs=8), tmp_path / "run", model=MODEL, resume=True)
+    losses = [[row["loss"] for row in state.history] for state in (whole, resumed)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=5e-2)

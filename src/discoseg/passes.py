@@ -15,6 +15,7 @@ from discoseg import losses
 from discoseg.augment import apply_intensities, apply_transforms, pixel_area, sample_intensities, sample_transforms
 from discoseg.config import Config
 from discoseg.errors import UserError
+from discoseg.networks.convolution import WeightGradients
 from discoseg.replay import Replay
 from discoseg.slices import Slices
 from discoseg.state import State
@@ -34,6 +35,7 @@ class TrainingPass:
         self._intensities: torch.Tensor | None = None
         self._next = torch.zeros((), dtype=torch.int64, device=device)
         self._sums = torch.zeros(len(self._terms()), device=device)
+        self._gradients = WeightGradients(device)
         sizes = [batch] * (count // batch) + ([count % batch] if count % batch else [])
         steps = {size: Replay(partial(self._step, size), device) for size in set(sizes)}
         self._steps = [(size, steps[size]) for size in sizes]
@@ -85,9 +87,10 @@ class TrainingPass:
         places = self._next + torch.arange(size, device=self._order.device)
         theta = None if self._theta is None else self._theta[places]
         intensities = None if self._intensities is None else self._intensities[places]
-        terms = self._batch_losses(self._order[places], theta, intensities)
         self._state.optimiser.zero_grad(set_to_none=True)
-        terms.sum().backward()
+        with self._gradients:
+            terms = self._batch_losses(self._order[places], theta, intensities)
+            terms.sum().backward()
         self._state.optimiser.step()
         self._sums.add_(terms.detach(), alpha=size)
         self._next.add_(size)

@@ -1,12 +1,49 @@
 """Repeat the same work on a GPU without paying for its launches: CUDA graphs."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
 _EAGER_RUNS = 3  # before the recording: libraries choose algorithms and allocate in their first runs
-_recording = threading.Lock()  # several trainings may share the device; only one records at a time
+
+
+class _Gate:
+    """Lets many threads run and replay at a time, or one record: its recording takes torch's random generator over."""
+
+    def __init__(self) -> None:
+        self._change = threading.Condition()
+        self._running = 0
+        self._recording = False
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        with self._change:
+            self._change.wait_for(lambda: not self._recording)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._running -= 1
+                self._change.notify_all()
+
+    @contextmanager
+    def record(self) -> Iterator[None]:
+        with self._change:
+            self._change.wait_for(lambda: not self._recording)
+            self._recording = True
+            self._change.wait_for(lambda: not self._running)
+        try:
+            yield
+        finally:
+            with self._change:
+                self._recording = False
+                self._change.notify_all()
+
+
+_gate = _Gate()
 
 
 class Replay:
@@ -24,20 +61,21 @@ class Replay:
 
     def __call__(self) -> None:
         """Do the work once, on the current stream; on CUDA that must not be the default one."""
-        if self._graph is not None:
-            self._graph.replay()
-        elif self._plain_runs is None:
+        if self._plain_runs is None:
             self._work()
-        elif self._plain_runs > 0:
-            self._plain_runs -= 1
-            self._work()
-        else:
+            return
+        if self._graph is None and self._plain_runs == 0:
             self._record()
-            self()
+        with _gate.run():
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._plain_runs -= 1
+                self._work()
 
     def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream()
-        with _recording, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with _gate.record(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self._work()
         self._graph = graph

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
+from discoseg.networks.convolution import Convolution, TransposedConvolution
 from discoseg.networks.fused import join, normalise
 from discoseg.networks.padding import pad_to_multiple
 from discoseg.networks.windows import pool_with_corners, unpool
@@ -30,7 +31,7 @@ class ENet(nn.Module):
         self.stage4 = nn.Sequential(*(Bottleneck(4 * width, dropout=0.1) for _ in range(2)))
         self.up5 = Upsampling(4 * width, width, dropout=0.1)
         self.stage5 = Bottleneck(width, dropout=0.1)
-        self.output = nn.ConvTranspose2d(width, classes, kernel_size=2, stride=2)
+        self.output = TransposedConvolution(width, classes, kernel_size=2, stride=2)
 
     def forward(self, image: Tensor) -> Tensor:
         """Map an image (B, channels, H, W) to logits (B, classes, H, W)."""
@@ -50,7 +51,7 @@ class Initial(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.convolution = nn.Conv2d(channels, width - channels, 3, stride=2, padding=1, bias=False)
+        self.convolution = Convolution(channels, width - channels, 3, stride=2, padding=1, bias=False)
         self.activation = nn.Sequential(nn.BatchNorm2d(width), nn.PReLU(width))
 
     def forward(self, image: Tensor) -> Tensor:
@@ -69,12 +70,12 @@ class Bottleneck(nn.Module):
         convolution: nn.Module
         if asymmetric:
             convolution = nn.Sequential(
-                nn.Conv2d(inner, inner, (5, 1), padding=(2, 0), bias=False),
-                nn.Conv2d(inner, inner, (1, 5), padding=(0, 2), bias=False),
+                Convolution(inner, inner, (5, 1), padding=(2, 0), bias=False),
+                Convolution(inner, inner, (1, 5), padding=(0, 2), bias=False),
             )
         else:
-            convolution = nn.Conv2d(inner, inner, 3, padding=dilation, dilation=dilation, bias=False)
-        projection = nn.Conv2d(features, inner, 1, bias=False)
+            convolution = Convolution(inner, inner, 3, padding=dilation, dilation=dilation, bias=False)
+        projection = Convolution(features, inner, 1, bias=False)
         self.extension = _extension(projection, convolution, inner, features, dropout)
         self.activation = nn.PReLU(features)
 
@@ -88,8 +89,8 @@ class Downsampling(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, dropout: float) -> None:
         super().__init__()
         inner = outputs // 4
-        projection = nn.Conv2d(inputs, inner, 2, stride=2, bias=False)
-        convolution = nn.Conv2d(inner, inner, 3, padding=1, bias=False)
+        projection = Convolution(inputs, inner, 2, stride=2, bias=False)
+        convolution = Convolution(inner, inner, 3, padding=1, bias=False)
         self.extension = _extension(projection, convolution, inner, outputs, dropout)
         self.activation = nn.PReLU(outputs)
 
@@ -104,9 +105,9 @@ class Upsampling(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, dropout: float) -> None:
         super().__init__()
         inner = outputs // 4
-        self.main = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
-        projection = nn.Conv2d(inputs, inner, 1, bias=False)
-        convolution = nn.ConvTranspose2d(inner, inner, 3, stride=2, padding=1, output_padding=1, bias=False)
+        self.main = nn.Sequential(Convolution(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        projection = Convolution(inputs, inner, 1, bias=False)
+        convolution = TransposedConvolution(inner, inner, 3, stride=2, padding=1, output_padding=1, bias=False)
         self.extension = _extension(projection, convolution, inner, outputs, dropout)
         self.activation = nn.PReLU(outputs)
 
@@ -135,7 +136,7 @@ def _extension(
     return nn.Sequential(
         *(projection, nn.BatchNorm2d(inner), nn.PReLU(inner)),
         *(convolution, nn.BatchNorm2d(inner), nn.PReLU(inner)),
-        *(nn.Conv2d(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
+        *(Convolution(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
         nn.Dropout2d(dropout),
     )
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from discoseg.networks.convolution import Convolution
 from discoseg.networks.fused import normalise
 from discoseg.networks.padding import pad_to_multiple
 from discoseg.networks.windows import join_doubled, pool
@@ -24,7 +25,7 @@ class UNet(nn.Module):
         steps = list(pairwise(levels))  # (shallow, deep)
         self.encoder = nn.ModuleList(DoubleConvolution(i, o) for i, o in [(channels, width), *steps])
         self.decoder = nn.ModuleList(DoubleConvolution(i + o, o) for o, i in reversed(steps))
-        self.output = nn.Conv2d(width, classes, kernel_size=1)
+        self.output = Convolution(width, classes, kernel_size=1)
 
     def forward(self, image: Tensor) -> Tensor:
         """Map an image (B, channels, H, W) to logits (B, classes, H, W)."""
@@ -47,7 +48,7 @@ class DoubleConvolution(nn.Sequential):
         layers: list[nn.Module] = []
         for features in (inputs, outputs):
             layers += [
-                nn.Conv2d(features, outputs, kernel_size=3, padding=1, bias=False),
+                Convolution(features, outputs, kernel_size=3, padding=1, bias=False),
                 nn.BatchNorm2d(outputs),
                 nn.ReLU(inplace=True),
             ]

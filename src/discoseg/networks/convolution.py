@@ -1,0 +1,118 @@
+"""Convolutions whose weights' gradients are computed beside the rest of the backward pass.
+
+The backward pass is a chain: each layer's gradient waits for the one of the layer after it. Only the optimiser needs
+the gradients of the weights, so on CUDA they can go to a second stream and fill the gaps that the small kernels of the
+chain leave on the GPU.
+
+    with WeightGradients(device):
+        loss = …network(image)…
+        loss.backward()
+    optimiser.step()
+"""
+
+import threading
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_active = threading.local()  # trainings in other threads have streams of their own
+
+
+class WeightGradients:
+    """A context in which forward and backward pass run; its end waits, on the device, for the gradients.
+
+    The gradients are put into the weights' ``grad``, which must be None before; on a CPU it changes nothing.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __enter__(self) -> "WeightGradients":
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            _active.beside = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _active.beside = None
+        if self.stream is not None and error is None:
+            torch.cuda.current_stream().wait_stream(self.stream)
+
+
+class Convolution(nn.Conv2d):
+    """torch's Conv2d, its weight's gradient computed beside the others where that is asked for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, inputs, H, W) to (B, outputs, H', W')."""
+        beside = _beside(self)
+        if beside is None:
+            return super().forward(x)
+        shape = self.stride, self.padding, self.dilation, False, (0, 0), self.groups
+        result: Tensor = _Convolve.apply(x, self.weight, self.bias, shape, beside)
+        return result
+
+
+class TransposedConvolution(nn.ConvTranspose2d):
+    """torch's ConvTranspose2d, its weight's gradient computed beside the others where that is asked for."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Map (B, inputs, H, W) to (B, outputs, H', W')."""
+        beside = _beside(self)
+        if beside is None or output_size is not None:
+            return super().forward(x, output_size)
+        shape = self.stride, self.padding, self.dilation, True, self.output_padding, self.groups
+        result: Tensor = _Convolve.apply(x, self.weight, self.bias, shape, beside)
+        return result
+
+
+def _beside(module: nn.Module) -> WeightGradients | None:
+    return getattr(_active, "beside", None) if module.training and torch.is_grad_enabled() else None
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...], beside: WeightGradients
+    ) -> Tensor:
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        x, kernel, offset = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        ctx.save_for_backward(x, kernel)
+        ctx.parameters, ctx.shape, ctx.beside = (weight, bias), shape, beside
+        with torch.autocast("cuda", enabled=False):
+            return torch.ops.aten.convolution(x, kernel, offset, *shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, kernel = ctx.saved_tensors
+        weight, bias = ctx.parameters
+        stream = ctx.beside.stream
+        sizes = None if bias is None else list(bias.shape)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            wanted = [False, True, bias is not None]
+            _, dw, db = torch.ops.aten.convolution_backward(dy, x, kernel, sizes, *ctx.shape, wanted)
+            weight.grad = _like(dw, weight)
+            if bias is not None:
+                bias.grad = _like(db, bias)
+        for tensor in (dy, x):  # not to be given away while the second stream still reads them
+            tensor.record_stream(stream)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx, _, _ = torch.ops.aten.convolution_backward(dy, x, kernel, sizes, *ctx.shape, [True, False, False])
+        return dx, None, None, None, None
+
+
+def _like(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a gradient in its parameter's type and memory layout, which the fused optimiser insists on."""
+    if gradient.dtype == parameter.dtype:
+        if gradient.stride() == parameter.stride():
+            return gradient
+        if parameter.shape[2:] == (1, 1):  # the same memory under other names
+            return gradient.as_strided(parameter.shape, parameter.stride())
+    return torch.empty_like(parameter).copy_(gradient)
