@@ -3,6 +3,8 @@
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ import torch
 from discoseg import replay
 from discoseg.config import Config, Method
 from discoseg.material import Material
+from discoseg.networks import build_network
+from discoseg.networks.convolution import WeightGradients
+from discoseg.networks.fused import kernels_on
 from discoseg.selection import SizeSelector
 from discoseg.state import State
 from discoseg.train import train_on
@@ -53,6 +58,32 @@ def test_selection_equals_the_cpus() -> None:
             selector = SizeSelector(shapes, bounds, seeds if honoured else [None] * len(seeds), device)
             chosen.append(selector.select(utility.to(device), known.to(device) if honoured else None).cpu())
         assert torch.equal(chosen[0], chosen[1])
+
+
+@pytest.mark.parametrize("name", ["enet", "unet"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_kernels_and_gradients_beside_change_nothing(name: Literal["enet", "unet"], autocast: bool) -> None:
+    """Loss and gradients of our kernels, the weights' gradients on a stream beside, against torch's own operations."""
+    torch.manual_seed(0)
+    network = build_network(name, channels=1, classes=2, width=16).to(CUDA, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for module in network.modules():
+        if isinstance(module, torch.nn.Dropout2d):
+            module.p = 0.0  # its random numbers are drawn in another way
+    image, target = torch.rand(4, 1, 64, 96, device=CUDA), torch.rand(4, 2, 64, 96, device=CUDA)
+
+    def gradients() -> tuple[float, torch.Tensor]:
+        network.zero_grad(set_to_none=True)
+        with WeightGradients(CUDA), torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = (network(image).float() - target).square().mean()
+            loss.backward()
+        return float(loss), torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+    loss, ours = gradients()
+    with kernels_on(), mock.patch("discoseg.networks.convolution._beside", lambda module: None):
+        plain_loss, plain = gradients()
+    tolerance = 0.1 if autocast else 0.01
+    assert loss == pytest.approx(plain_loss, rel=tolerance)
+    assert float((ours - plain).norm() / plain.norm()) < tolerance
 
 
 def test_trainings_share_the_device(examples: list[Example], tmp_path: Path) -> None:

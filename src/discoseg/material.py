@@ -27,7 +27,8 @@ class Material:
         self.slices = stack_slices(training, device)
         self.held_out = stack_slices(validation, device) if validation else None
         if device.type == "cuda":
-            torch.cuda.synchronize()  # each training reads them on a stream of its own
+            torch.backends.cudnn.benchmark = True  # a step's shapes never change: its algorithms are chosen by trial
+            torch.cuda.synchronize()  # each training reads the slices on a stream of its own
         self.pool = ThreadPoolExecutor(usable_cores())
         self._regions: dict[tuple[float, int, bool], list[Region]] = {}
         self._lock = threading.Lock()

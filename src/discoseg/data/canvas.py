@@ -56,9 +56,9 @@ class Canvas:
         y, x = self.y - centre_mm[0], self.x - centre_mm[1]
         along, across = math.cos(turn) * x + math.sin(turn) * y, math.cos(turn) * y - math.sin(turn) * x
         radius_y, radius_x = (np.maximum(radius, 1e-3) for radius in radii_mm)
-        distance = np.hypot(across / radius_y, along / radius_x)
+        distance = _length(across / radius_y, along / radius_x)
         if wobble is not None:
-            unit = (along + 1j * across) / (np.hypot(along, across) + 1e-6)  # exp(i·angle)
+            unit = (along + 1j * across) / (_length(along, across) + 1e-6)  # exp(i·angle)
             second, third, fourth = wobble
             distance = distance - (unit * unit * (second + unit * (third + unit * fourth))).real
         edge_mm = (1 - distance) * np.minimum(radius_y, radius_x)
@@ -78,6 +78,11 @@ class Canvas:
     def thick(array: Floats) -> Floats:
         """Average the sub-slices: (sub-slice, y, x) to (z, y, x)."""
         return array.reshape(-1, SUB_SLICES, *array.shape[1:]).mean(axis=1)
+
+
+def _length(a: Floats, b: Floats) -> Floats:
+    """Return √(a² + b²), several times faster than np.hypot, which guards against overflow."""
+    return np.sqrt(a * a + b * b)
 
 
 def draw_wobble(rng: Generator, amplitude: float) -> Waves:
