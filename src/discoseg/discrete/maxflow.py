@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 MAX_CAPACITY = 2**30 - 1  # of an arc; its residual, at most twice that, is an int32
 RELABEL_WORK = 12  # voxels scanned, as a multiple of the live ones, between two searches for exact labels
+FIRST_CEILING = 4  # arcs that excess is pushed over at first; it doubles whenever nothing is left within it
 
 _WRITTEN = np.uint32(1 << 31)  # bit of `outgoing` beside those of the arcs: the residuals have been written
 _ARCS = np.uint32((1 << 26) - 1)
@@ -126,14 +127,21 @@ def _write_arcs(p, steps, weights, scale, free, residual, outgoing):  # type: ig
 
 @njit(nogil=True, cache=True)
 def maximise(g: Preflow) -> None:
-    """Push until no excess can reach a deficit any more."""
+    """Push until no excess can reach a deficit any more.
+
+    Excess above a ceiling waits: most of it is needed close by or cannot be brought to a deficit at all, and would
+    climb through all levels in use before that shows.
+    """
     _start(g)
+    ceiling = FIRST_CEILING
     while True:
-        _relabel_globally(g)
-        _list_active(g)
-        _discharge_highest(g, RELABEL_WORK * g.now[_LIVE])
+        _relabel_globally(g, ceiling)
+        waiting = _list_active(g, ceiling)
+        waiting += _discharge_highest(g, RELABEL_WORK * g.now[_LIVE], ceiling)
         if g.now[_HIGHEST] == 0:
-            return
+            if waiting == 0:
+                return
+            ceiling *= 2
 
 
 # Below, fields are taken out of the tuple before a loop: each access counts references, which is slow.
@@ -155,8 +163,11 @@ def _start(g: Preflow) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _relabel_globally(g: Preflow) -> None:
-    """Set exact labels by breadth-first search backwards from the deficits; who is not reached is dead."""
+def _relabel_globally(g: Preflow, ceiling: int) -> None:
+    """Set exact labels up to the ceiling by breadth-first search backwards from the deficits.
+
+    Who is not reached is just above the ceiling, or dead if nothing is at the ceiling.
+    """
     steps, outgoing, label, live, queue = g.steps, g.outgoing, g.label, g.live, g.queue
     voxels = label.size
     arcs = steps.size
@@ -174,7 +185,7 @@ def _relabel_globally(g: Preflow) -> None:
                 break
             mask &= mask - _ONE
     head = 0
-    while head < tail:
+    while head < tail and label[queue[head]] < ceiling:
         p = queue[head]
         head += 1
         for k in range(arcs):
@@ -184,15 +195,21 @@ def _relabel_globally(g: Preflow) -> None:
                 label[q] = label[p] + 1
                 queue[tail] = q
                 tail += 1
-    _list_live(g, tail)
+    top = max(1, label[queue[tail - 1]] if tail > 0 else 0)
+    if head < tail:
+        top = ceiling + 1
+        for i in range(g.now[_LIVE]):
+            if label[live[i]] == dead:
+                label[live[i]] = top
+        tail = g.now[_LIVE]
+    _list_live(g, tail, top)
 
 
 @njit(nogil=True, cache=True)
-def _list_live(g: Preflow, count: int) -> None:
-    """List the live voxels, in the order of memory where they are many, and count the levels."""
+def _list_live(g: Preflow, count: int, top: int) -> None:
+    """List the `count` live voxels, in the order of memory where they are many, and count those of each level."""
     label, live, level_size = g.label, g.live, g.level_size
     dead = label.size + 1
-    top = max(1, label[g.queue[count - 1]] if count > 0 else 0)
     level_size[: top + 1] = 0
     g.first[: top + 1] = -1
     everywhere = 16 * count > label.size
@@ -209,33 +226,38 @@ def _list_live(g: Preflow, count: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _list_active(g: Preflow) -> None:
-    """Chain the live voxels that have an excess, level by level; the first in memory comes first."""
+def _list_active(g: Preflow, ceiling: int) -> int:
+    """Chain the live voxels that have an excess, level by level, the first in memory first; count those above."""
     excess, label, live, following, first = g.excess, g.label, g.live, g.following, g.first
-    highest = 0
+    highest, waiting = 0, 0
     for i in range(g.now[_LIVE] - 1, -1, -1):
         p = live[i]
         if excess[p] > 0:
             level = label[p]
+            if level > ceiling:
+                waiting += 1
+                continue
             following[p] = first[level]
             first[level] = p
             highest = max(highest, level)
     g.now[_HIGHEST] = highest
+    return waiting
 
 
 @njit(nogil=True, cache=True)
-def _discharge_highest(g: Preflow, limit: int) -> None:
+def _discharge_highest(g: Preflow, limit: int, ceiling: int) -> int:
     """Discharge active voxels, the highest first, until none is left or `limit` voxels have been scanned.
 
     A voxel is scanned: its excess is pushed to lower neighbours, and if some remains, the voxel is lifted just
-    above the lowest neighbour with a residual arc and scanned again, until it has no excess or is dead.
+    above the lowest neighbour with a residual arc and scanned again, until it has no excess, is dead or above the
+    ceiling. Return how many came to wait there.
     """
     steps, weights, free, residual, outgoing = g.steps, g.weights, g.free, g.residual, g.outgoing
     excess, label, queue = g.excess, g.label, g.queue
     live, following, first, level_size = g.live, g.following, g.first, g.level_size
     highest, top, listed = g.now[_HIGHEST], g.now[_TOP], g.now[_LIVE]
     dead = np.int32(label.size + 1)
-    work = 0
+    work, waiting = 0, 0
     while highest > 0 and work <= limit:
         p = np.int64(first[highest])
         if p < 0:
@@ -289,9 +311,13 @@ def _discharge_highest(g: Preflow, limit: int) -> None:
                 level_size[level] = 0
             label[p] = level
             level_size[level] += 1
+            if level > ceiling:
+                waiting += 1
+                break
             highest = np.int64(level)
         excess[p] = left
     g.now[_HIGHEST], g.now[_TOP], g.now[_LIVE] = highest, top, listed
+    return waiting
 
 
 @njit(nogil=True, cache=True, inline="always")
