@@ -356,25 +356,34 @@ def _flood(p, steps, outgoing, label, queue, level_size):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True)
-def add_reachable(mask: NDArray[np.bool_], g: Preflow, forward: bool) -> None:
-    """Extend a mask by the voxels that its voxels can push to (forward), or that can push to them."""
+def add_pushed_to(mask: NDArray[np.bool_], g: Preflow) -> None:
+    """Extend a mask by the voxels that its voxels can push to."""
     steps, outgoing, queue = g.steps, g.outgoing, g.queue
-    voxels = mask.size
-    arcs = steps.size
     tail = 0
-    for p in range(voxels):
-        if mask[p]:
+    for p in range(mask.size):
+        if mask[p] and outgoing[p] & _ARCS:
             queue[tail] = p
             tail += 1
     head = 0
     while head < tail:
         p = queue[head]
         head += 1
-        for k in range(arcs):
-            q = p + steps[k]
-            if 0 <= q < voxels and not mask[q]:
-                residual = outgoing[p] >> np.uint32(k) if forward else outgoing[q] >> np.uint32(arcs - 1 - k)
-                if residual & _ONE:
-                    mask[q] = True
-                    queue[tail] = q
-                    tail += 1
+        arcs = outgoing[p] & _ARCS
+        while arcs:
+            q = p + steps[lowest_arc(arcs)]
+            arcs &= arcs - _ONE
+            if not mask[q]:
+                mask[q] = True
+                queue[tail] = q
+                tail += 1
+
+
+@njit(nogil=True, cache=True)
+def add_draining(mask: NDArray[np.bool_], g: Preflow) -> None:
+    """Extend the mask of the deficits by the voxels that can push to them: all of them are live."""
+    label, live = g.label, g.live
+    dead = label.size + 1
+    _relabel_globally(g, dead)
+    for i in range(g.now[_LIVE]):
+        if label[live[i]] != dead:
+            mask[live[i]] = True

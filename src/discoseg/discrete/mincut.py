@@ -6,7 +6,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from discoseg.discrete.maxflow import MAX_CAPACITY, add_reachable, capacity_of, maximise, new_preflow
+from discoseg.discrete.maxflow import (
+    MAX_CAPACITY,
+    add_draining,
+    add_pushed_to,
+    capacity_of,
+    maximise,
+    new_preflow,
+)
 
 # A typical cost is at least this many units. Where the heaviest pairs then exceed MAX_CAPACITY they are clamped.
 RESOLUTION = 2**24
@@ -22,7 +29,7 @@ class Pairs(NamedTuple):
 
 
 def smallest_cut(
-    cost: NDArray[np.float64], free: NDArray[np.bool_], pairs: Pairs, strength: float
+    cost: NDArray[np.floating], free: NDArray[np.bool_], pairs: Pairs, strength: float
 ) -> tuple[NDArray[np.bool_], float]:
     """Return the mask that minimises Σ cost·y + strength·Σ w|y_p − y_q|, and the minimum by the flow.
 
@@ -30,7 +37,7 @@ def smallest_cut(
     is returned.
     """
     number, number_inside, total, total_inside = _survey(cost, free)
-    if strength * pairs.heaviest == 0 or total == 0:
+    if strength * pairs.heaviest == 0 or number_inside in (0, number):
         return (cost < 0) & free, total_inside
     # The fewer push: a deficit costs nothing until it is reached.
     inside_pushes = 2 * number_inside <= number
@@ -45,7 +52,7 @@ def smallest_cut(
 
 
 def _cut_in_units(
-    cost: NDArray[np.float64],
+    cost: NDArray[np.floating],
     free: NDArray[np.bool_],
     pairs: Pairs,
     strength: float,
@@ -56,19 +63,22 @@ def _cut_in_units(
     scale = strength / unit
     # A cost of more than a voxel's arcs can carry decides the voxel, however large it is.
     bound = float(pairs.steps.size * (MAX_CAPACITY + 1))
-    excess = _to_units(cost, free, -unit if inside_pushes else unit, bound)
-    deficits = _sum_of_deficits(excess)
+    excess, deficits = _to_units(cost, free, -unit if inside_pushes else unit, bound)
     undecided = free.copy()
     _decide_at_sight(excess, undecided, pairs, scale, inside_pushes)
     preflow = new_preflow(excess, undecided, pairs.weights, pairs.steps, scale)
     maximise(preflow)
-    mask = excess > 0 if inside_pushes else excess < 0
-    add_reachable(mask, preflow, inside_pushes)
+    if inside_pushes:
+        mask = excess > 0
+        add_pushed_to(mask, preflow)
+    else:
+        mask = excess < 0
+        add_draining(mask, preflow)
     return mask, deficits - _sum_of_deficits(excess)
 
 
 @njit(nogil=True, cache=True)
-def _survey(cost: NDArray[np.float64], free: NDArray[np.bool_]) -> tuple[int, int, float, float]:
+def _survey(cost: NDArray[np.floating], free: NDArray[np.bool_]) -> tuple[int, int, float, float]:
     """Count the free voxels and those of negative cost among them; sum the sizes of all costs and the negative ones."""
     number, number_inside = 0, 0
     total, total_inside = 0.0, 0.0
@@ -83,18 +93,22 @@ def _survey(cost: NDArray[np.float64], free: NDArray[np.bool_]) -> tuple[int, in
 
 
 @njit(nogil=True, cache=True)
-def _to_units(cost: NDArray[np.float64], free: NDArray[np.bool_], unit: float, bound: float) -> NDArray[np.int64]:
-    """Round costs to integer units, at most `bound` in size; 0 where a voxel is not free."""
-    units = np.zeros(cost.size, np.int64)
+def _to_units(
+    cost: NDArray[np.floating], free: NDArray[np.bool_], unit: float, bound: float
+) -> tuple[NDArray[np.int64], float]:
+    """Round costs to integer units, at most `bound` in size, 0 where a voxel is not free; sum the deficits."""
+    units = np.empty(cost.size, np.int64)
+    deficits = 0.0  # a float, because the sum may exceed an integer where each term does not
     for p in range(cost.size):
-        if free[p]:
-            units[p] = np.int64(np.rint(min(max(cost[p] / unit, -bound), bound)))
-    return units
+        rounded = np.rint(min(max(cost[p] / unit, -bound), bound)) if free[p] else 0.0
+        units[p] = np.int64(rounded)
+        deficits -= min(rounded, 0.0)
+    return units, deficits
 
 
 @njit(nogil=True, cache=True)
 def _sum_of_deficits(excess: NDArray[np.int64]) -> float:
-    total = 0.0  # a float, because the sum may exceed an integer where each term does not
+    total = 0.0
     for p in range(excess.size):
         if excess[p] < 0:
             total -= excess[p]
@@ -112,7 +126,9 @@ def _decide_at_sight(
     steps, weights = pairs.steps, pairs.weights
     voxels = excess.size
     # About the capacity of a voxel's arcs to undecided neighbours, a little less: a quick test before the exact one.
-    room = (pairs.totals * np.float32(scale * (1 - 1e-5))).astype(np.float32) - np.float32(32)
+    room = np.empty(voxels, np.float32)
+    for p in range(voxels):
+        room[p] = pairs.totals[p] * (scale * (1 - 1e-5)) - 32
     stack = np.empty(voxels, np.int32)
     stacked = np.zeros(voxels, np.bool_)
     for start in range(voxels):
@@ -169,10 +185,10 @@ def _separates_clamped(mask: NDArray[np.bool_], free: NDArray[np.bool_], pairs: 
     """Say whether two free voxels whose capacity was clamped lie on different sides of the mask."""
     steps, weights = pairs.steps, pairs.weights
     half = steps.size // 2
-    for p in range(mask.size):
-        for j in range(half):
-            if weights[p, j] * scale >= MAX_CAPACITY:
-                q = p + steps[half + j]
-                if mask[p] != mask[q] and free[p] and free[q]:
-                    return True
+    for j in range(half):
+        step = steps[half + j]
+        for p in range(mask.size - step):
+            q = p + step
+            if mask[p] != mask[q] and free[p] and free[q] and weights[p, j] * scale >= MAX_CAPACITY:
+                return True
     return False
