@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from rivals import Problem, cut_by_pymaxflow, pose
-from states import Volume
 
 from discoseg.discrete import PottsGrid
+from rivals import Problem, cut_by_pymaxflow, pose
+from states import Volume
 
 SIGMAS = (0.005, 0.02, 0.05, 0.1)
 STRENGTHS = (0.3, 1.0, 10.0, 100.0)
@@ -61,7 +61,7 @@ class Row(NamedTuple):
     free: int  # unknown voxels
     inside: int  # voxels of our mask
     differing: int  # voxels where the masks differ: several may be optimal
-    difference: float  # our energy less PyMaxflow's, relative to the sum of all costs' sizes
+    difference: float  # our energy less the rival's, relative to the sum of all costs' sizes
     theirs_s: float
     ours_s: float
 
@@ -94,8 +94,8 @@ def best_time(call: Callable[[], _T], repeats: int) -> tuple[float, _T]:
     return best, result
 
 
-def compare(instance: Instance, repeats: int) -> Row:
-    """Cut an instance by both; the weights are given to both and not timed, PyMaxflow's graph is."""
+def compare(instance: Instance, repeats: int, rival: Callable[[Problem], NDArray[np.bool_]] = cut_by_pymaxflow) -> Row:
+    """Cut an instance by us and by a rival; both are given the weights, which a training builds once."""
     volume, unary, seeds = instance.volume, instance.unary, instance.volume.seeds
     grid = instance.grid()
     problem, box = instance.problem()
@@ -103,13 +103,13 @@ def compare(instance: Instance, repeats: int) -> Row:
     def cut() -> NDArray[np.bool_]:
         return grid.cut(unary, strength=instance.strength, seeds=seeds)
 
-    cut()  # builds the weights, which a training does once for all epochs
+    cut()  # builds the weights
     ours_s, theirs_s = np.inf, np.inf
     for _ in range(repeats):  # in turn, so that a busy machine slows both
         seconds, ours = best_time(cut, 1 if ours_s > ENOUGH_S else 2)
         ours_s = min(ours_s, seconds)
         if theirs_s < ENOUGH_S or theirs_s == np.inf:
-            seconds, inner = best_time(lambda: cut_by_pymaxflow(problem), 1)
+            seconds, inner = best_time(lambda: rival(problem), 1)
             theirs_s = min(theirs_s, seconds)
     theirs = np.zeros(unary.shape, bool) if seeds is None else seeds == 1
     theirs[box] = inner

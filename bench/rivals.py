@@ -71,7 +71,7 @@ def cut_by_pymaxflow(problem: Problem) -> NDArray[np.bool_]:
 
 
 def cut_by_scipy(problem: Problem) -> NDArray[np.bool_]:
-    """scipy.sparse.csgraph.maximum_flow (Dinic) with int32 capacities; the side is found by a search of the residual."""
+    """scipy.sparse.csgraph.maximum_flow (Dinic) with int32 capacities; a search of the residual finds the side."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 

@@ -51,33 +51,32 @@ class Volume(NamedTuple):
     unaries: dict[str, NDArray[np.float32]]  # by stage
 
 
-def trained_volumes(data: Path | None) -> Iterator[Volume]:
+def trained_volumes(
+    data: Path | None, *, cache: Path | None = None, config: Config = CONFIG, stages: dict[str, int] = STAGES
+) -> Iterator[Volume]:
     """Yield the volumes of all trainings; `data` is the folder that holds ACDC, if any."""
-    roots = {"phantom": _phantoms()} | ({} if data is None else {"acdc": data / "acdc"})
+    cache = default_cache() / "bench" if cache is None else cache
+    phantoms = cache / "phantoms"
+    if not phantoms.is_dir():
+        write_phantom_dataset(phantoms, cases=5, test_cases=0, seed=11, in_plane=config.grid.shape)
+    roots = {"phantom": phantoms} | ({} if data is None else {"acdc": data / "acdc"})
     for source, root in roots.items():
         for honour_seeds in (True, False):
-            folder = default_cache() / "bench" / f"{source}-{'seeds' if honour_seeds else 'free'}"
+            folder = cache / f"{source}-{'seeds' if honour_seeds else 'free'}"
             if not folder.is_dir():
-                admm = replace(CONFIG.admm, honour_seeds=honour_seeds)
-                _train(folder, root, replace(CONFIG, admm=admm))
+                admm = replace(config.admm, honour_seeds=honour_seeds)
+                _train(folder, root, replace(config, admm=admm), stages)
             for file in sorted(folder.glob("*.npz")):
                 yield _read(file, honour_seeds=honour_seeds)
 
 
-def _phantoms() -> Path:
-    folder = default_cache() / "bench" / "phantoms"
-    if not folder.is_dir():
-        write_phantom_dataset(folder, cases=5, test_cases=0, seed=11, in_plane=CONFIG.grid.shape)
-    return folder
-
-
-def _train(out: Path, root: Path, config: Config) -> None:
+def _train(out: Path, root: Path, config: Config, stages: dict[str, int]) -> None:
     """Train on a few cases of a dataset, and write one file for each volume into the folder `out`."""
-    examples = _examples(root, config)
+    examples = _examples(root, out.parent, config)
     run = out.with_name(f"{out.name}-run")
     shutil.rmtree(run, ignore_errors=True)
-    unaries = {}
-    for stage, epochs in STAGES.items():
+    unaries: dict[str, NDArray[np.float32]] = {}
+    for stage, epochs in stages.items():
         print(f"training {out.name} to epoch {epochs}", flush=True)
         state = train(examples, [], replace(config, epochs=epochs), run, model={}, device="cpu", resume=bool(unaries))
         unaries[stage] = _last_unaries(state, examples, config)
@@ -87,20 +86,24 @@ def _train(out: Path, root: Path, config: Config) -> None:
     for example in examples:
         here = slice(start, start + len(example.seeds))
         start = here.stop
-        stages = {stage: unary[here] for stage, unary in unaries.items()}
         np.savez(
-            partial / example.name, image=example.image[:, 0], spacing_mm=example.spacing_mm, seeds=example.seeds, **stages
+            partial / example.name,
+            image=example.image[:, 0],
+            spacing_mm=example.spacing_mm,
+            seeds=example.seeds,
+            unaries=np.stack([unary[here] for unary in unaries.values()]),
+            stages=list(unaries),
         )
     partial.rename(out)
     shutil.rmtree(run)
 
 
-def _examples(root: Path, config: Config) -> list[Example]:
+def _examples(root: Path, cache: Path, config: Config) -> list[Example]:
     """The cases to train on, with seeds from an atlas of all masks outside the validation split."""
     found = find_dataset(root)
     label = chosen_label(found, config.label)
     known, _ = split_cases(found)
-    seeds = default_cache() / "bench" / f"{root.name}-atlas"
+    seeds = cache / f"{root.name}-atlas"
     if not seeds.is_dir():
         make_seeds(found, known, seeds, label=label, grid=config.grid)
     cases = [case for case in known if case.patient in ACDC_PATIENTS] or known
@@ -126,7 +129,7 @@ def _read(file: Path, *, honour_seeds: bool) -> Volume:
             image=stored["image"],
             spacing_mm=(z, y, x),
             seeds=stored["seeds"] if honour_seeds else None,
-            unaries={stage: stored[stage] for stage in STAGES},
+            unaries=dict(zip(stored["stages"].tolist(), stored["unaries"], strict=True)),
         )
 
 

@@ -127,8 +127,8 @@ def _decide_at_sight(
     voxels = excess.size
     # About the capacity of a voxel's arcs to undecided neighbours, a little less: a quick test before the exact one.
     room = np.empty(voxels, np.float32)
-    for p in range(voxels):
-        room[p] = pairs.totals[p] * (scale * (1 - 1e-5)) - 32
+    for q in range(voxels):
+        room[q] = pairs.totals[q] * (scale * (1 - 1e-5)) - 32
     stack = np.empty(voxels, np.int32)
     stacked = np.zeros(voxels, np.bool_)
     for start in range(voxels):

@@ -168,7 +168,7 @@ class PottsGrid:
 
 def _box_around(unknown: NDArray[np.bool_]) -> Box:
     """The smallest box that holds the voxels set and their neighbours."""
-    rows = unknown.any(axis=2)  # the one look at every voxel
+    rows = np.asarray(unknown.any(axis=2))  # the one look at every voxel
     planes = np.flatnonzero(rows.any(axis=1))
     z = slice(max(0, int(planes[0]) - 1), min(unknown.shape[0], int(planes[-1]) + 2))
     lines = np.flatnonzero(rows.any(axis=0))
