@@ -21,6 +21,8 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from discoseg.discrete.scratch import borrow, borrow_zeros
+
 MAX_CAPACITY = 2**30 - 1  # of an arc; its residual, at most twice that, is an int32
 RELABEL_WORK = 12  # voxels scanned, as a multiple of the live ones, between two searches for exact labels
 FIRST_CEILING = 4  # arcs that excess is pushed over at first; it doubles whenever nothing is left within it
@@ -59,25 +61,29 @@ def new_preflow(
     steps: NDArray[np.int64],
     scale: float,
 ) -> Preflow:
-    """Return the state before the first push; `excess` becomes part of it."""
+    """Return the state before the first push; `excess` becomes part of it.
+
+    It is valid until the same thread makes the next one.
+    """
     voxels = excess.size
     assert voxels < 2**31 - 2
     assert weights.shape == (voxels, steps.size // 2)
     # Memory that is never touched costs nothing, so nothing is filled that need not be.
+    residual = borrow("residual", voxels * steps.size, np.int32)
     return Preflow(
         steps=steps,
         weights=weights,
         scale=scale,
         free=free,
         excess=excess,
-        residual=np.empty((voxels, steps.size), np.int32),
-        outgoing=np.zeros(voxels, np.uint32),
-        label=np.zeros(voxels, np.int32),
-        live=np.empty(voxels, np.int32),
-        queue=np.empty(voxels, np.int32),
-        following=np.empty(voxels, np.int32),
-        first=np.empty(voxels + 2, np.int32),
-        level_size=np.empty(voxels + 2, np.int32),
+        residual=residual.reshape(voxels, steps.size),
+        outgoing=borrow_zeros("outgoing", voxels, np.uint32),
+        label=borrow_zeros("label", voxels, np.int32),
+        live=borrow("live", voxels, np.int32),
+        queue=borrow("queue", voxels, np.int32),
+        following=borrow("following", voxels, np.int32),
+        first=borrow("first", voxels + 2, np.int32),
+        level_size=borrow("level_size", voxels + 2, np.int32),
         now=np.zeros(3, np.int64),
     )
 

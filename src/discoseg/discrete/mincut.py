@@ -14,6 +14,7 @@ from discoseg.discrete.maxflow import (
     maximise,
     new_preflow,
 )
+from discoseg.discrete.scratch import borrow
 
 # A typical cost is at least this many units. Where the heaviest pairs then exceed MAX_CAPACITY they are clamped.
 RESOLUTION = 2**24
@@ -63,9 +64,11 @@ def _cut_in_units(
     scale = strength / unit
     # A cost of more than a voxel's arcs can carry decides the voxel, however large it is.
     bound = float(pairs.steps.size * (MAX_CAPACITY + 1))
-    excess, deficits = _to_units(cost, free, -unit if inside_pushes else unit, bound)
+    excess = borrow("excess", cost.size, np.int64)
+    deficits = _to_units(cost, free, -unit if inside_pushes else unit, bound, excess)
     undecided = free.copy()
-    _decide_at_sight(excess, undecided, pairs, scale, inside_pushes)
+    room, stack = borrow("room", cost.size, np.float32), borrow("queue", cost.size, np.int32)
+    _decide_at_sight(excess, undecided, pairs, scale, inside_pushes, room, stack)
     preflow = new_preflow(excess, undecided, pairs.weights, pairs.steps, scale)
     maximise(preflow)
     if inside_pushes:
@@ -94,16 +97,15 @@ def _survey(cost: NDArray[np.floating], free: NDArray[np.bool_]) -> tuple[int, i
 
 @njit(nogil=True, cache=True)
 def _to_units(
-    cost: NDArray[np.floating], free: NDArray[np.bool_], unit: float, bound: float
-) -> tuple[NDArray[np.int64], float]:
-    """Round costs to integer units, at most `bound` in size, 0 where a voxel is not free; sum the deficits."""
-    units = np.empty(cost.size, np.int64)
+    cost: NDArray[np.floating], free: NDArray[np.bool_], unit: float, bound: float, units: NDArray[np.int64]
+) -> float:
+    """Round costs to integer units, at most `bound` in size, 0 where a voxel is not free; return the deficits' sum."""
     deficits = 0.0  # a float, because the sum may exceed an integer where each term does not
     for p in range(cost.size):
         rounded = np.rint(min(max(cost[p] / unit, -bound), bound)) if free[p] else 0.0
         units[p] = np.int64(rounded)
         deficits -= min(rounded, 0.0)
-    return units, deficits
+    return deficits
 
 
 @njit(nogil=True, cache=True)
@@ -117,19 +119,24 @@ def _sum_of_deficits(excess: NDArray[np.int64]) -> float:
 
 @njit(nogil=True, cache=True)
 def _decide_at_sight(
-    excess: NDArray[np.int64], undecided: NDArray[np.bool_], pairs: Pairs, scale: float, inside_pushes: bool
+    excess: NDArray[np.int64],
+    undecided: NDArray[np.bool_],
+    pairs: Pairs,
+    scale: float,
+    inside_pushes: bool,
+    room: NDArray[np.float32],
+    stack: NDArray[np.int32],
 ) -> None:
     """Decide voxels whose excess fills all arcs to undecided neighbours at once.
 
     They leave the graph like seeds: the neighbours receive what the arcs carry, which may decide them in turn.
+    room, stack: (voxels,) to work in.
     """
     steps, weights = pairs.steps, pairs.weights
     voxels = excess.size
     # About the capacity of a voxel's arcs to undecided neighbours, a little less: a quick test before the exact one.
-    room = np.empty(voxels, np.float32)
     for q in range(voxels):
         room[q] = pairs.totals[q] * (scale * (1 - 1e-5)) - 32
-    stack = np.empty(voxels, np.int32)
     stacked = np.zeros(voxels, np.bool_)
     for start in range(voxels):
         if not undecided[start] or excess[start] <= 0 or excess[start] < room[start]:
