@@ -11,6 +11,7 @@ What keeps the work near the surface of the cut:
   of reach of all deficits, which it stays for good. A voxel's arcs are written when flow first touches it.
 * A bit mask a voxel names its residual arcs, so that searches read no capacities.
 * Live voxels are listed in the order of memory, and a level's voxels are taken in that order.
+* Voxels are unsigned: numba would test a signed index for being negative at each access.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ _HIGHEST, _TOP, _LIVE = range(3)
 class Preflow(NamedTuple):
     """The state of one solve; arrays are (voxels,) unless said otherwise."""
 
-    steps: NDArray[np.int64]  # (K,) to the neighbours, in the flat grid
+    steps: NDArray[np.uint64]  # (K,) to the neighbours, in the flat grid; modulo 2⁶⁴, so -1 is 2⁶⁴ - 1
     weights: NDArray[np.float32]  # (voxels, K / 2) of a voxel with its later neighbours
     scale: float  # capacity of a weight of 1
     free: NDArray[np.bool_]  # voxels that are nodes of the graph
@@ -71,7 +72,7 @@ def new_preflow(
     # Memory that is never touched costs nothing, so nothing is filled that need not be.
     residual = borrow("residual", voxels * steps.size, np.int32)
     return Preflow(
-        steps=steps,
+        steps=steps.view(np.uint64),
         weights=weights,
         scale=scale,
         free=free,
@@ -113,6 +114,7 @@ def capacity_of(weight: float, scale: float) -> np.int32:
 def _write_arcs(p, steps, weights, scale, free, residual, outgoing):  # type: ignore[no-untyped-def]
     """Write the residuals of one voxel's arcs; only free voxels have arcs, and only to free ones."""
     half = steps.size // 2
+    voxels = np.uint64(free.size)
     mask = np.uint32(0)
     for j in range(half):
         capacity = np.int32(0)
@@ -123,7 +125,7 @@ def _write_arcs(p, steps, weights, scale, free, residual, outgoing):  # type: ig
             mask |= _ONE << np.uint32(half + j)
         capacity = np.int32(0)
         q = p - steps[half + j]
-        if q >= 0 and weights[q, j] > 0 and free[q]:
+        if q < voxels and weights[q, j] > 0 and free[q]:
             capacity = capacity_of(weights[q, j], scale)
         residual[p, half - 1 - j] = capacity
         if capacity > 0:
@@ -175,12 +177,12 @@ def _relabel_globally(g: Preflow, ceiling: int) -> None:
     Who is not reached is just above the ceiling, or dead if nothing is at the ceiling.
     """
     steps, outgoing, label, live, queue = g.steps, g.outgoing, g.label, g.live, g.queue
-    voxels = label.size
+    voxels = np.uint64(label.size)
     arcs = steps.size
-    dead = np.int32(voxels + 1)
+    dead = np.int32(label.size + 1)
     tail = 0
     for i in range(g.now[_LIVE]):
-        p = live[i]
+        p = np.uint64(live[i])
         label[p] = dead
         mask = outgoing[p] & _ARCS
         while mask:
@@ -192,12 +194,12 @@ def _relabel_globally(g: Preflow, ceiling: int) -> None:
             mask &= mask - _ONE
     head = 0
     while head < tail and label[queue[head]] < ceiling:
-        p = queue[head]
+        p = np.uint64(queue[head])
         head += 1
         for k in range(arcs):
             # Off the grid q is some other voxel, but then its arc towards p leaves the grid and has no residual.
             q = p + steps[k]
-            if 0 <= q < voxels and label[q] == dead and outgoing[q] & (_ONE << np.uint32(arcs - 1 - k)):
+            if q < voxels and label[q] == dead and outgoing[q] & (_ONE << np.uint32(arcs - 1 - k)):
                 label[q] = label[p] + 1
                 queue[tail] = q
                 tail += 1
@@ -221,7 +223,7 @@ def _list_live(g: Preflow, count: int, top: int) -> None:
     everywhere = 16 * count > label.size
     listed = 0
     for i in range(label.size if everywhere else g.now[_LIVE]):
-        p = i if everywhere else np.int64(live[i])
+        p = np.uint64(i) if everywhere else np.uint64(live[i])
         level = label[p]
         if level != 0 and level != dead:
             live[listed] = p
@@ -237,7 +239,7 @@ def _list_active(g: Preflow, ceiling: int) -> int:
     excess, label, live, following, first = g.excess, g.label, g.live, g.following, g.first
     highest, waiting = 0, 0
     for i in range(g.now[_LIVE] - 1, -1, -1):
-        p = live[i]
+        p = np.uint64(live[i])
         if excess[p] > 0:
             level = label[p]
             if level > ceiling:
@@ -265,10 +267,10 @@ def _discharge_highest(g: Preflow, limit: int, ceiling: int) -> int:
     dead = np.int32(label.size + 1)
     work, waiting = 0, 0
     while highest > 0 and work <= limit:
-        p = np.int64(first[highest])
-        if p < 0:
+        if first[highest] < 0:
             highest -= 1
             continue
+        p = np.uint64(first[highest])
         first[highest] = following[p]
         level = label[p]
         if level != highest:  # found dead since it was listed
@@ -348,7 +350,7 @@ def _flood(p, steps, outgoing, label, queue, level_size):  # type: ignore[no-unt
     head = 0
     tail = 1
     while head < tail:
-        p = queue[head]
+        p = np.uint64(queue[head])
         head += 1
         mask = outgoing[p] & _ARCS
         while mask:
@@ -366,13 +368,13 @@ def add_pushed_to(mask: NDArray[np.bool_], g: Preflow) -> None:
     """Extend a mask by the voxels that its voxels can push to."""
     steps, outgoing, queue = g.steps, g.outgoing, g.queue
     tail = 0
-    for p in range(mask.size):
-        if mask[p] and outgoing[p] & _ARCS:
-            queue[tail] = p
+    for start in range(mask.size):
+        if mask[start] and outgoing[start] & _ARCS:
+            queue[tail] = start
             tail += 1
     head = 0
     while head < tail:
-        p = queue[head]
+        p = np.uint64(queue[head])
         head += 1
         arcs = outgoing[p] & _ARCS
         while arcs:

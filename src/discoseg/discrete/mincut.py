@@ -194,6 +194,8 @@ def _separates_clamped(mask: NDArray[np.bool_], free: NDArray[np.bool_], pairs: 
     half = steps.size // 2
     for j in range(half):
         step = steps[half + j]
+        if step <= 0:  # leaves this narrow grid from everywhere
+            continue
         for p in range(mask.size - step):
             q = p + step
             if mask[p] != mask[q] and free[p] and free[q] and weights[p, j] * scale >= MAX_CAPACITY:
