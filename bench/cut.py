@@ -62,7 +62,13 @@ def print_summary(rows: Sequence[Row]) -> None:
     for neighbours, bar in BARS.items():
         here = [row for row in rows if row.neighbours == neighbours]
         seeded = [row for row in here if row.name.endswith("seeds")]
-        parts = {"all": here, "unknown region": seeded, "full volume": [row for row in here if row not in seeded]}
+        full = [row for row in here if not row.one_sign and row not in seeded]
+        parts = {
+            "all": here,
+            "all but costs of one sign": [*seeded, *full],
+            "unknown region": seeded,
+            "full volume, costs of both signs": full,
+        }
         for name, part in parts.items():
             if not part:
                 continue

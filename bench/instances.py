@@ -59,6 +59,7 @@ class Row(NamedTuple):
     sigma: float
     strength: float
     free: int  # unknown voxels
+    one_sign: bool  # no cost is negative, or all are, and no seeds: nothing to solve
     inside: int  # voxels of our mask
     differing: int  # voxels where the masks differ: several may be optimal
     difference: float  # our energy less the rival's, relative to the sum of all costs' sizes
@@ -121,6 +122,7 @@ def compare(instance: Instance, repeats: int, rival: Callable[[Problem], NDArray
         sigma=instance.sigma,
         strength=instance.strength,
         free=unary.size if seeds is None else int((seeds < 0).sum()),
+        one_sign=seeds is None and bool((unary >= 0).all() or (unary < 0).all()),
         inside=int(ours.sum()),
         differing=int((ours != theirs).sum()),
         difference=(energies[0] - energies[1]) / max(float(np.abs(unary).sum(dtype=np.float64)), 1e-300),

@@ -132,11 +132,11 @@ def _decide_at_sight(
     They leave the graph like seeds: the neighbours receive what the arcs carry, which may decide them in turn.
     room, stack: (voxels,) to work in.
     """
-    steps, weights = pairs.steps, pairs.weights
+    steps, weights = pairs.steps.view(np.uint64), pairs.weights  # unsigned, as in the flow
     voxels = excess.size
     # About the capacity of a voxel's arcs to undecided neighbours, a little less: a quick test before the exact one.
-    for q in range(voxels):
-        room[q] = pairs.totals[q] * (scale * (1 - 1e-5)) - 32
+    for start in range(voxels):
+        room[start] = pairs.totals[start] * (scale * (1 - 1e-5)) - 32
     stacked = np.zeros(voxels, np.bool_)
     for start in range(voxels):
         if not undecided[start] or excess[start] <= 0 or excess[start] < room[start]:
@@ -145,7 +145,7 @@ def _decide_at_sight(
         height = 1
         while height > 0:
             height -= 1
-            p = np.int64(stack[height])
+            p = np.uint64(stack[height])
             stacked[p] = False
             capacity = _undecided_capacity(p, undecided, steps, weights, scale)
             # At equality the voxel may be on either side: outside, for the smallest mask.
@@ -182,7 +182,7 @@ def _neighbour(p, k, steps, weights):  # type: ignore[no-untyped-def]
     q = p + steps[k]
     if k >= half:
         return q, weights[p, k - half]
-    if q < 0:
+    if q >= np.uint64(weights.shape[0]):  # before the first voxel, modulo 2⁶⁴
         return q, np.float32(0)
     return q, weights[q, half - 1 - k]
 
