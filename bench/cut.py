@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from instances import Row, choose_instances, compare
+from instances import NEIGHBOURS, Instance, Row, choose_instances, compare
 from memory import compare_memory
 from rivals import RIVALS
 from scaling import measure_sizes, measure_threads
@@ -92,9 +92,11 @@ def bench_rivals(volumes: Sequence[Volume], repeats: int) -> bool:
     print("|---|---|---|---|---|---|" + "---|" * len(RIVALS))
     exact = True
     seeded = [volume for volume in volumes if volume.seeds is not None]
-    chosen = [*seeded[:: max(1, len(seeded) // 2)], *[volume for volume in volumes if volume.seeds is None][:1]]
-    for number, instance in enumerate(choose_instances(chosen, 1)):
-        if instance.stage == "early" or (instance.neighbours == 26 and instance.volume.seeds is None and number % 3):
+    chosen = list(choose_instances(seeded[:: max(1, len(seeded) // 2)], 1))
+    full = next(volume for volume in volumes if volume.seeds is None)
+    chosen += [Instance(full, "late", neighbours, 0.05, 1.0) for neighbours in NEIGHBOURS]
+    for instance in chosen:
+        if instance.stage == "early":
             continue
         times = []
         for cut in RIVALS.values():
@@ -117,7 +119,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=2, help="runs of each solver, of which the best counts")
     parser.add_argument("--rows", action="store_true", help="print every instance")
     parser.add_argument("--csv", type=Path, help="write every instance to this file")
-    parser.add_argument("--largest", type=float, default=1e7, help="voxels of the largest volume of the part sizes")
+    parser.add_argument(
+        "--largest", type=float, default=1e7, help="voxels of the largest volume; 26 neighbours: a tenth"
+    )
     arguments = parser.parse_args()
     data = os.environ.get("DISCOSEG_DATA")
     volumes = choose_volumes(list(trained_volumes(Path(data) if data else None)))

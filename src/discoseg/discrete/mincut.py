@@ -67,7 +67,8 @@ def _cut_in_units(
     excess = borrow("excess", cost.size, np.int64)
     deficits = _to_units(cost, free, -unit if inside_pushes else unit, bound, excess)
     undecided = free.copy()
-    room, stack = borrow("room", cost.size, np.float32), borrow("queue", cost.size, np.int32)
+    # The flow takes these two arrays over, so that they cost no memory of their own.
+    room, stack = borrow("following", cost.size, np.float32), borrow("queue", cost.size, np.int32)
     _decide_at_sight(excess, undecided, pairs, scale, inside_pushes, room, stack)
     preflow = new_preflow(excess, undecided, pairs.weights, pairs.steps, scale)
     maximise(preflow)
