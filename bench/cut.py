@@ -75,11 +75,11 @@ def print_summary(rows: Sequence[Row]) -> None:
             ratios = np.array([row.ratio for row in part])
             total = sum(row.theirs_s for row in part) / sum(row.ours_s for row in part)
             worst = max(abs(row.difference) for row in part)
-            verdict = ""
-            if part is here:
-                verdict = f" (bar {bar:g}: {'met' if min(total, ratios.mean()) >= bar else 'NOT met'})"
+            met = ["", ""]
+            if name.startswith("all"):
+                met = [f" ({'' if value >= bar else 'NOT '}met: {bar:g}×)" for value in (total, ratios.mean())]
             print(
-                f"| {neighbours} | {name} | {len(part)} | {total:.1f}× | {ratios.mean():.1f}×{verdict}"
+                f"| {neighbours} | {name} | {len(part)} | {total:.1f}×{met[0]} | {ratios.mean():.1f}×{met[1]}"
                 f" | {np.median(ratios):.1f}× | {ratios.min():.2f}× | {(ratios < 1).sum()} | {worst:.0e} |"
             )
     differing = sum(row.differing > 0 for row in rows)

@@ -1,144 +1,34 @@
 """Maximum preflow on an implicit grid: highest-label push–relabel, compiled by numba, no graph object.
 
-A voxel has an excess of flow to get rid of (> 0) or a deficit that it can take in (< 0): what is left of the
-arcs to the two terminals. Voxel p has K arcs, arc k to voxel p + steps[k]; the opposite arc is number K-1-k of
-that voxel, so no arc needs a pointer. Only the first phase runs: excess that can reach no deficit stays where
-it is, and already shows the smallest and the largest minimum cut.
-
-What keeps the work near the surface of the cut:
+Only the first phase runs: excess that can reach no deficit stays where it is, and already shows the smallest and the
+largest minimum cut. What keeps the work near the surface of the cut:
 
 * Only *live* voxels (no deficit, but one within reach) have labels: label 0 is a deficit, `dead` is a voxel out
-  of reach of all deficits, which it stays for good. A voxel's arcs are written when flow first touches it.
-* A bit mask a voxel names its residual arcs, so that searches read no capacities.
+  of reach of all deficits, which it stays for good.
+* Excess is pushed over short ways first: a ceiling on labels doubles when nothing is left below it.
 * Live voxels are listed in the order of memory, and a level's voxels are taken in that order.
-* Voxels are unsigned: numba would test a signed index for being negative at each access.
 """
 
-from typing import Any, NamedTuple
-
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 
-from discoseg.discrete.scratch import borrow, borrow_zeros
+from discoseg.discrete.preflow import ARCS, ONE, WRITTEN, Preflow, lowest_arc, write_arcs
 
-MAX_CAPACITY = 2**30 - 1  # of an arc; its residual, at most twice that, is an int32
 RELABEL_WORK = 12  # voxels scanned, as a multiple of the live ones, between two searches for exact labels
 FIRST_CEILING = 4  # arcs that excess is pushed over at first; it doubles whenever nothing is left within it
 
-_WRITTEN = np.uint32(1 << 31)  # bit of `outgoing` beside those of the arcs: the residuals have been written
-_ARCS = np.uint32((1 << 26) - 1)
-_ONE = np.uint32(1)
 
 # Scalars that the compiled functions share, by their place in Preflow.now
 _HIGHEST, _TOP, _LIVE = range(3)
-
-
-class Preflow(NamedTuple):
-    """The state of one solve; arrays are (voxels,) unless said otherwise."""
-
-    steps: NDArray[np.uint64]  # (K,) to the neighbours, in the flat grid; modulo 2⁶⁴, so -1 is 2⁶⁴ - 1
-    weights: NDArray[np.float32]  # (voxels, K / 2) of a voxel with its later neighbours
-    scale: float  # capacity of a weight of 1
-    free: NDArray[np.bool_]  # voxels that are nodes of the graph
-    excess: NDArray[np.int64]
-    residual: NDArray[np.int32]  # (voxels, K), undefined until written
-    outgoing: NDArray[np.uint32]  # bit k: arc k has a residual
-    label: NDArray[np.int32]  # lower bound of the number of arcs to the nearest deficit
-    live: NDArray[np.int32]  # list of the live voxels
-    queue: NDArray[np.int32]  # of searches
-    following: NDArray[np.int32]  # next active voxel of the same level
-    first: NDArray[np.int32]  # (voxels + 2,) first active voxel of a level, -1: none
-    level_size: NDArray[np.int32]  # (voxels + 2,) live voxels of a level
-    now: NDArray[np.int64]  # (3,) highest level with an active voxel, top level in use, number of live voxels
-
-
-def new_preflow(
-    excess: NDArray[np.int64],
-    free: NDArray[np.bool_],
-    weights: NDArray[np.float32],
-    steps: NDArray[np.int64],
-    scale: float,
-) -> Preflow:
-    """Return the state before the first push; `excess` becomes part of it.
-
-    It is valid until the same thread makes the next one.
-    """
-    voxels = excess.size
-    assert voxels < 2**31 - 2
-    assert weights.shape == (voxels, steps.size // 2)
-    # Memory that is never touched costs nothing, so nothing is filled that need not be.
-    residual = borrow("residual", voxels * steps.size, np.int32)
-    return Preflow(
-        steps=steps.view(np.uint64),
-        weights=weights,
-        scale=scale,
-        free=free,
-        excess=excess,
-        residual=residual.reshape(voxels, steps.size),
-        outgoing=borrow_zeros("outgoing", voxels, np.uint32),
-        label=borrow_zeros("label", voxels, np.int32),
-        live=borrow("live", voxels, np.int32),
-        queue=borrow("queue", voxels, np.int32),
-        following=borrow("following", voxels, np.int32),
-        first=borrow("first", voxels + 2, np.int32),
-        level_size=borrow("level_size", voxels + 2, np.int32),
-        now=np.zeros(3, np.int64),
-    )
-
-
-@intrinsic
-def _count_zeros(typingctx: Any, bits: Any) -> Any:
-    """Number of zeros below the lowest bit set in a uint32 that is not 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zeros = builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-        return builder.zext(zeros, ir.IntType(64))
-
-    return types.int64(types.uint32), generate
-
-
-lowest_arc: Any = _count_zeros
-
-
-@njit(nogil=True, cache=True)
-def capacity_of(weight: float, scale: float) -> np.int32:
-    """Capacity of an arc in integer units, clamped at MAX_CAPACITY."""
-    capacity = weight * scale
-    return np.int32(MAX_CAPACITY) if capacity >= MAX_CAPACITY else np.int32(capacity + 0.5)
-
-
-@njit(nogil=True, cache=True)
-def _write_arcs(p, steps, weights, scale, free, residual, outgoing):  # type: ignore[no-untyped-def]
-    """Write the residuals of one voxel's arcs; only free voxels have arcs, and only to free ones."""
-    half = steps.size // 2
-    voxels = np.uint64(free.size)
-    mask = np.uint32(0)
-    for j in range(half):
-        capacity = np.int32(0)
-        if weights[p, j] > 0 and free[p + steps[half + j]]:
-            capacity = capacity_of(weights[p, j], scale)
-        residual[p, half + j] = capacity
-        if capacity > 0:
-            mask |= _ONE << np.uint32(half + j)
-        capacity = np.int32(0)
-        q = p - steps[half + j]
-        if q < voxels and weights[q, j] > 0 and free[q]:
-            capacity = capacity_of(weights[q, j], scale)
-        residual[p, half - 1 - j] = capacity
-        if capacity > 0:
-            mask |= _ONE << np.uint32(half - 1 - j)
-    outgoing[p] = mask | _WRITTEN
 
 
 @njit(nogil=True, cache=True)
 def maximise(g: Preflow) -> None:
     """Push until no excess can reach a deficit any more.
 
-    Excess above a ceiling waits: most of it is needed close by or cannot be brought to a deficit at all, and would
-    climb through all levels in use before that shows.
+    Excess above the ceiling waits. Without one, excess enclosed by full arcs climbs through all levels in use before
+    it shows that it cannot get away; most of it is found dead by the next search instead.
     """
     _start(g)
     ceiling = FIRST_CEILING
@@ -161,9 +51,10 @@ def _start(g: Preflow) -> None:
     steps, weights, free, residual, outgoing = g.steps, g.weights, g.free, g.residual, g.outgoing
     excess, label, live = g.excess, g.label, g.live
     listed = 0
-    for p in range(excess.size):
+    for i in range(excess.size):
+        p = np.uint64(i)
         if free[p] and excess[p] >= 0:
-            _write_arcs(p, steps, weights, g.scale, free, residual, outgoing)
+            write_arcs(p, steps, weights, g.scale, free, residual, outgoing)
             label[p] = 1
             live[listed] = p
             listed += 1
@@ -184,14 +75,14 @@ def _relabel_globally(g: Preflow, ceiling: int) -> None:
     for i in range(g.now[_LIVE]):
         p = np.uint64(live[i])
         label[p] = dead
-        mask = outgoing[p] & _ARCS
+        mask = outgoing[p] & ARCS
         while mask:
             if label[p + steps[lowest_arc(mask)]] == 0:
                 label[p] = 1
                 queue[tail] = p
                 tail += 1
                 break
-            mask &= mask - _ONE
+            mask &= mask - ONE
     head = 0
     while head < tail and label[queue[head]] < ceiling:
         p = np.uint64(queue[head])
@@ -199,7 +90,7 @@ def _relabel_globally(g: Preflow, ceiling: int) -> None:
         for k in range(arcs):
             # Off the grid q is some other voxel, but then its arc towards p leaves the grid and has no residual.
             q = p + steps[k]
-            if q < voxels and label[q] == dead and outgoing[q] & (_ONE << np.uint32(arcs - 1 - k)):
+            if q < voxels and label[q] == dead and outgoing[q] & (ONE << np.uint32(arcs - 1 - k)):
                 label[q] = label[p] + 1
                 queue[tail] = q
                 tail += 1
@@ -279,13 +170,13 @@ def _discharge_highest(g: Preflow, limit: int, ceiling: int) -> int:
         while True:
             work += 1
             lowest = dead
-            mask = outgoing[p] & _ARCS
+            mask = outgoing[p] & ARCS
             while mask:
                 k = lowest_arc(mask)
                 q = p + steps[k]
                 if label[q] < level:
-                    if not outgoing[q] & _WRITTEN:
-                        _write_arcs(q, steps, weights, g.scale, free, residual, outgoing)
+                    if not outgoing[q] & WRITTEN:
+                        write_arcs(q, steps, weights, g.scale, free, residual, outgoing)
                     amount = _move(p, k, q, left, steps.size - 1 - k, residual, outgoing)
                     left -= amount
                     before = excess[q]
@@ -302,7 +193,7 @@ def _discharge_highest(g: Preflow, limit: int, ceiling: int) -> int:
                         break
                 elif label[q] < lowest:
                     lowest = label[q]
-                mask &= mask - _ONE
+                mask &= mask - ONE
             if left == 0:
                 break
             level_size[level] -= 1
@@ -335,9 +226,9 @@ def _move(p, k, q, left, opposite, residual, outgoing):  # type: ignore[no-untyp
     amount = min(room, left)
     residual[p, k] = np.int32(room - amount)
     if amount == room:
-        outgoing[p] &= ~(_ONE << np.uint32(k))
+        outgoing[p] &= ~(ONE << np.uint32(k))
     residual[q, opposite] += np.int32(amount)
-    outgoing[q] |= _ONE << np.uint32(opposite)
+    outgoing[q] |= ONE << np.uint32(opposite)
     return amount
 
 
@@ -352,10 +243,10 @@ def _flood(p, steps, outgoing, label, queue, level_size):  # type: ignore[no-unt
     while head < tail:
         p = np.uint64(queue[head])
         head += 1
-        mask = outgoing[p] & _ARCS
+        mask = outgoing[p] & ARCS
         while mask:
             q = p + steps[lowest_arc(mask)]
-            mask &= mask - _ONE
+            mask &= mask - ONE
             if label[q] != dead:
                 level_size[label[q]] -= 1
                 label[q] = dead
@@ -369,17 +260,17 @@ def add_pushed_to(mask: NDArray[np.bool_], g: Preflow) -> None:
     steps, outgoing, queue = g.steps, g.outgoing, g.queue
     tail = 0
     for start in range(mask.size):
-        if mask[start] and outgoing[start] & _ARCS:
+        if mask[start] and outgoing[start] & ARCS:
             queue[tail] = start
             tail += 1
     head = 0
     while head < tail:
         p = np.uint64(queue[head])
         head += 1
-        arcs = outgoing[p] & _ARCS
+        arcs = outgoing[p] & ARCS
         while arcs:
             q = p + steps[lowest_arc(arcs)]
-            arcs &= arcs - _ONE
+            arcs &= arcs - ONE
             if not mask[q]:
                 mask[q] = True
                 queue[tail] = q

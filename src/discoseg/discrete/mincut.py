@@ -6,14 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from discoseg.discrete.maxflow import (
-    MAX_CAPACITY,
-    add_draining,
-    add_pushed_to,
-    capacity_of,
-    maximise,
-    new_preflow,
-)
+from discoseg.discrete.maxflow import add_draining, add_pushed_to, maximise
+from discoseg.discrete.preflow import MAX_CAPACITY, capacity_of, new_preflow
 from discoseg.discrete.scratch import borrow
 
 # A typical cost is at least this many units. Where the heaviest pairs then exceed MAX_CAPACITY they are clamped.
