@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from discoseg.discrete import PottsGrid
 from discoseg.discrete.contrast import arc_steps, distances_mm, forward_offsets
-from discoseg.discrete.maxflow import MAX_CAPACITY, maximise, new_preflow
+from discoseg.discrete.maxflow import maximise
+from discoseg.discrete.preflow import MAX_CAPACITY, new_preflow
 
 maxflow = pytest.importorskip("maxflow")
 

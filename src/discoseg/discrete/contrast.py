@@ -110,12 +110,15 @@ def charge_seed_pairs(
     cost, seeds: (voxels,). weights: (voxels, neighbours / 2). steps: (neighbours,).
     """
     half = weights.shape[1]
-    for p in range(cost.size):
-        for j in range(half):
-            # A later neighbour off the grid has the weight 0, whatever voxel q is then.
-            q = p + steps[half + j]
-            if q < cost.size and (seeds[p] < 0) != (seeds[q] < 0):
+    for j in range(half):
+        step = steps[half + j]
+        if step <= 0:  # leaves this narrow grid from everywhere
+            continue
+        later_seeds, later_cost = seeds[step:], cost[step:]
+        for p in range(cost.size - step):
+            # A later neighbour off the grid has the weight 0, whatever voxel is found in its place.
+            if (seeds[p] ^ later_seeds[p]) < 0:  # one is -1 and the other not
                 if seeds[p] < 0:
-                    cost[p] += strength * weights[p, j] * (1 - 2 * seeds[q])
+                    cost[p] += strength * weights[p, j] * (1 - 2 * later_seeds[p])
                 else:
-                    cost[q] += strength * weights[p, j] * (1 - 2 * seeds[p])
+                    later_cost[p] += strength * weights[p, j] * (1 - 2 * seeds[p])

@@ -6,7 +6,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from discoseg.discrete.maxflow import MAX_CAPACITY, add_reachable, capacity_of, maximise, new_preflow
+from discoseg.discrete.maxflow import add_draining, add_pushed_to, maximise
+from discoseg.discrete.preflow import MAX_CAPACITY, capacity_of, new_preflow
+from discoseg.discrete.scratch import borrow
 
 # A typical cost is at least this many units. Where the heaviest pairs then exceed MAX_CAPACITY they are clamped.
 RESOLUTION = 2**24
@@ -22,7 +24,7 @@ class Pairs(NamedTuple):
 
 
 def smallest_cut(
-    cost: NDArray[np.float64], free: NDArray[np.bool_], pairs: Pairs, strength: float
+    cost: NDArray[np.floating], free: NDArray[np.bool_], pairs: Pairs, strength: float
 ) -> tuple[NDArray[np.bool_], float]:
     """Return the mask that minimises Σ cost·y + strength·Σ w|y_p − y_q|, and the minimum by the flow.
 
@@ -30,7 +32,7 @@ def smallest_cut(
     is returned.
     """
     number, number_inside, total, total_inside = _survey(cost, free)
-    if strength * pairs.heaviest == 0 or total == 0:
+    if strength * pairs.heaviest == 0 or number_inside in (0, number):
         return (cost < 0) & free, total_inside
     # The fewer push: a deficit costs nothing until it is reached.
     inside_pushes = 2 * number_inside <= number
@@ -45,7 +47,7 @@ def smallest_cut(
 
 
 def _cut_in_units(
-    cost: NDArray[np.float64],
+    cost: NDArray[np.floating],
     free: NDArray[np.bool_],
     pairs: Pairs,
     strength: float,
@@ -56,19 +58,25 @@ def _cut_in_units(
     scale = strength / unit
     # A cost of more than a voxel's arcs can carry decides the voxel, however large it is.
     bound = float(pairs.steps.size * (MAX_CAPACITY + 1))
-    excess = _to_units(cost, free, -unit if inside_pushes else unit, bound)
-    deficits = _sum_of_deficits(excess)
+    excess = borrow("excess", cost.size, np.int64)
+    deficits = _to_units(cost, free, -unit if inside_pushes else unit, bound, excess)
     undecided = free.copy()
-    _decide_at_sight(excess, undecided, pairs, scale, inside_pushes)
+    # The flow takes these two arrays over, so that they cost no memory of their own.
+    room, stack = borrow("following", cost.size, np.float32), borrow("queue", cost.size, np.int32)
+    _decide_at_sight(excess, undecided, pairs, scale, inside_pushes, room, stack)
     preflow = new_preflow(excess, undecided, pairs.weights, pairs.steps, scale)
     maximise(preflow)
-    mask = excess > 0 if inside_pushes else excess < 0
-    add_reachable(mask, preflow, inside_pushes)
+    if inside_pushes:
+        mask = excess > 0
+        add_pushed_to(mask, preflow)
+    else:
+        mask = excess < 0
+        add_draining(mask, preflow)
     return mask, deficits - _sum_of_deficits(excess)
 
 
 @njit(nogil=True, cache=True)
-def _survey(cost: NDArray[np.float64], free: NDArray[np.bool_]) -> tuple[int, int, float, float]:
+def _survey(cost: NDArray[np.floating], free: NDArray[np.bool_]) -> tuple[int, int, float, float]:
     """Count the free voxels and those of negative cost among them; sum the sizes of all costs and the negative ones."""
     number, number_inside = 0, 0
     total, total_inside = 0.0, 0.0
@@ -83,18 +91,21 @@ def _survey(cost: NDArray[np.float64], free: NDArray[np.bool_]) -> tuple[int, in
 
 
 @njit(nogil=True, cache=True)
-def _to_units(cost: NDArray[np.float64], free: NDArray[np.bool_], unit: float, bound: float) -> NDArray[np.int64]:
-    """Round costs to integer units, at most `bound` in size; 0 where a voxel is not free."""
-    units = np.zeros(cost.size, np.int64)
+def _to_units(
+    cost: NDArray[np.floating], free: NDArray[np.bool_], unit: float, bound: float, units: NDArray[np.int64]
+) -> float:
+    """Round costs to integer units, at most `bound` in size, 0 where a voxel is not free; return the deficits' sum."""
+    deficits = 0.0  # a float, because the sum may exceed an integer where each term does not
     for p in range(cost.size):
-        if free[p]:
-            units[p] = np.int64(np.rint(min(max(cost[p] / unit, -bound), bound)))
-    return units
+        rounded = np.rint(min(max(cost[p] / unit, -bound), bound)) if free[p] else 0.0
+        units[p] = np.int64(rounded)
+        deficits -= min(rounded, 0.0)
+    return deficits
 
 
 @njit(nogil=True, cache=True)
 def _sum_of_deficits(excess: NDArray[np.int64]) -> float:
-    total = 0.0  # a float, because the sum may exceed an integer where each term does not
+    total = 0.0
     for p in range(excess.size):
         if excess[p] < 0:
             total -= excess[p]
@@ -103,17 +114,24 @@ def _sum_of_deficits(excess: NDArray[np.int64]) -> float:
 
 @njit(nogil=True, cache=True)
 def _decide_at_sight(
-    excess: NDArray[np.int64], undecided: NDArray[np.bool_], pairs: Pairs, scale: float, inside_pushes: bool
+    excess: NDArray[np.int64],
+    undecided: NDArray[np.bool_],
+    pairs: Pairs,
+    scale: float,
+    inside_pushes: bool,
+    room: NDArray[np.float32],
+    stack: NDArray[np.int32],
 ) -> None:
     """Decide voxels whose excess fills all arcs to undecided neighbours at once.
 
     They leave the graph like seeds: the neighbours receive what the arcs carry, which may decide them in turn.
+    room, stack: (voxels,) to work in.
     """
-    steps, weights = pairs.steps, pairs.weights
+    steps, weights = pairs.steps.view(np.uint64), pairs.weights  # unsigned, as in the flow
     voxels = excess.size
     # About the capacity of a voxel's arcs to undecided neighbours, a little less: a quick test before the exact one.
-    room = (pairs.totals * np.float32(scale * (1 - 1e-5))).astype(np.float32) - np.float32(32)
-    stack = np.empty(voxels, np.int32)
+    for start in range(voxels):
+        room[start] = pairs.totals[start] * (scale * (1 - 1e-5)) - 32
     stacked = np.zeros(voxels, np.bool_)
     for start in range(voxels):
         if not undecided[start] or excess[start] <= 0 or excess[start] < room[start]:
@@ -122,7 +140,7 @@ def _decide_at_sight(
         height = 1
         while height > 0:
             height -= 1
-            p = np.int64(stack[height])
+            p = np.uint64(stack[height])
             stacked[p] = False
             capacity = _undecided_capacity(p, undecided, steps, weights, scale)
             # At equality the voxel may be on either side: outside, for the smallest mask.
@@ -159,7 +177,7 @@ def _neighbour(p, k, steps, weights):  # type: ignore[no-untyped-def]
     q = p + steps[k]
     if k >= half:
         return q, weights[p, k - half]
-    if q < 0:
+    if q >= np.uint64(weights.shape[0]):  # before the first voxel, modulo 2⁶⁴
         return q, np.float32(0)
     return q, weights[q, half - 1 - k]
 
@@ -169,10 +187,12 @@ def _separates_clamped(mask: NDArray[np.bool_], free: NDArray[np.bool_], pairs: 
     """Say whether two free voxels whose capacity was clamped lie on different sides of the mask."""
     steps, weights = pairs.steps, pairs.weights
     half = steps.size // 2
-    for p in range(mask.size):
-        for j in range(half):
-            if weights[p, j] * scale >= MAX_CAPACITY:
-                q = p + steps[half + j]
-                if mask[p] != mask[q] and free[p] and free[q]:
-                    return True
+    for j in range(half):
+        step = steps[half + j]
+        if step <= 0:  # leaves this narrow grid from everywhere
+            continue
+        for p in range(mask.size - step):
+            q = p + step
+            if mask[p] != mask[q] and free[p] and free[q] and weights[p, j] * scale >= MAX_CAPACITY:
+                return True
     return False

@@ -117,7 +117,7 @@ class PottsGrid:
             raise UserError(f"strength is {strength}: it must not be negative")
         if seeds is None:
             weights = self._weights_in(tuple(slice(0, s) for s in self._image.shape))  # type: ignore[arg-type]
-            flat = np.array(cost, dtype=np.float64).ravel()
+            flat = np.ravel(cost)
             free = np.ones(flat.size, dtype=np.bool_)
             mask, gain = smallest_cut(flat, free, weights.pairs, float(strength))
             return mask.reshape(weights.shape), gain
@@ -168,8 +168,11 @@ class PottsGrid:
 
 def box_around(unknown: NDArray[np.bool_]) -> Box:
     """The smallest box that holds the voxels set and their neighbours."""
-    ranges = []
-    for axis in range(3):
-        hit = np.flatnonzero(unknown.any(axis=tuple(a for a in range(3) if a != axis)))
-        ranges.append(slice(max(0, int(hit[0]) - 1), min(unknown.shape[axis], int(hit[-1]) + 2)))
-    return ranges[0], ranges[1], ranges[2]
+    rows = np.asarray(unknown.any(axis=2))  # the one look at every voxel
+    planes = np.flatnonzero(rows.any(axis=1))
+    z = slice(max(0, int(planes[0]) - 1), min(unknown.shape[0], int(planes[-1]) + 2))
+    lines = np.flatnonzero(rows.any(axis=0))
+    y = slice(max(0, int(lines[0]) - 1), min(unknown.shape[1], int(lines[-1]) + 2))
+    columns = np.flatnonzero(unknown[z, y].any(axis=(0, 1)))
+    x = slice(max(0, int(columns[0]) - 1), min(unknown.shape[2], int(columns[-1]) + 2))
+    return z, y, x
