@@ -1,4 +1,4 @@
-"""States of real trainings as cut instances: what `discoseg.admm.propose_crf` cut after 2, 10 and 25 epochs.
+"""States of real trainings as cut instances: what `discoseg.proposals` cut after 2, 10 and 25 epochs.
 
     DISCOSEG_DATA=DIR python bench/states.py     train (minutes), unless that was done before
 
@@ -23,8 +23,9 @@ from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.prepare import Grid, common_orientation, default_cache, prepare_cases
 from discoseg.data.splits import split_cases
+from discoseg.passes import predict_slices
 from discoseg.state import State
-from discoseg.train import predict_slices, train
+from discoseg.train import train
 from discoseg.weak.examples import Example, chosen_label, training_examples
 from discoseg.weak.seeds import make_seeds
 
@@ -117,7 +118,7 @@ def _last_unaries(state: State, examples: Sequence[Example], config: Config) -> 
     probability = predict_slices(state.network, images)
     (crf,) = (prior for prior in state.priors if prior.name == "crf")
     # The multipliers have moved since that cut: take the step û += ρ(s − ŷ) back.
-    before = crf.multiplier - config.admm.rho * (probability - crf.proposal)
+    before = crf.multiplier - config.admm.rho * (probability - crf.proposal.float())
     return np.asarray((0.5 - probability - before).numpy())
 
 
