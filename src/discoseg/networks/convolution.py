@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from discoseg.networks.fused import kernels_fit
+
 _active = threading.local()  # trainings in other threads have streams of their own
 
 
@@ -92,20 +94,45 @@ class _Convolve(torch.autograd.Function):
         x, kernel = ctx.saved_tensors
         weight, bias = ctx.parameters
         stream = ctx.beside.stream
-        sizes = None if bias is None else list(bias.shape)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            wanted = [False, True, bias is not None]
-            _, dw, db = torch.ops.aten.convolution_backward(dy, x, kernel, sizes, *ctx.shape, wanted)
-            weight.grad = _like(dw, weight)
+            weight.grad, db = parameter_gradients(dy, x, kernel, weight, bias, ctx.shape)
             if bias is not None:
-                bias.grad = _like(db, bias)
+                bias.grad = db
         for tensor in (dy, x):  # not to be given away while the second stream still reads them
             tensor.record_stream(stream)
         dx = None
         if ctx.needs_input_grad[0]:
-            dx, _, _ = torch.ops.aten.convolution_backward(dy, x, kernel, sizes, *ctx.shape, [True, False, False])
+            dx, _, _ = torch.ops.aten.convolution_backward(dy, x, kernel, None, *ctx.shape, [True, False, False])
         return dx, None, None, None, None
+
+
+def parameter_gradients(
+    dy: Tensor, x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of weight and bias in their type and memory layout; ``kernel`` is the weight in x's type."""
+    small = _small_gradient(dy, x, weight, shape)
+    wanted = [False, small is None, bias is not None]
+    if small is not None and bias is None:
+        return small, None
+    sizes = None if bias is None else list(bias.shape)
+    _, dw, db = torch.ops.aten.convolution_backward(dy, x, kernel, sizes, *shape, wanted)
+    return _like(dw, weight) if small is None else small, None if bias is None else _like(db, bias)
+
+
+def _small_gradient(dy: Tensor, x: Tensor, weight: Tensor, shape: tuple[Any, ...]) -> Tensor | None:
+    """Return the weight's gradient where the kernels of our own are quicker than torch's."""
+    if not kernels_fit(x):
+        return None
+    from discoseg.networks import fused_weights
+
+    stride, padding, dilation, transposed, _, groups = shape
+    large, small = (dy, x) if transposed else (x, dy)  # a transposed convolution goes back the way of a plain one
+    if not fused_weights.weight_gradient_fits(small, large, weight, groups):
+        return None
+    return fused_weights.weight_gradient(
+        small, large, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation)
+    )
 
 
 def _like(gradient: Tensor, parameter: Tensor) -> Tensor:
