@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from discoseg.networks.convolution import parameter_gradients
+from discoseg.networks.convolution import Convolution, WeightGradients, _Convolve, parameter_gradients
 from discoseg.networks.fused import kernels_on
 
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="Triton exists for Linux alone")
@@ -159,3 +159,23 @@ def test_plans_cover_every_row_and_weight_once(rows: int, outputs: int, inputs: 
     assert cut.tiles * cut.block_o * cut.block_t * cut.block_i >= outputs * taps * inputs
     assert cut.block_t * cut.block_i in (16, 32, 64)
     assert cut.parts * cut.tiles <= max(128, cut.tiles)
+
+
+def test_weights_are_rounded_all_at_once() -> None:
+    convolutions = Convolution(3, 4, 3, bias=False), Convolution(4, 2, 1, bias=False)
+    network = nn.Sequential(*convolutions)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    weight, other = (convolution.weight for convolution in convolutions)
+    image, shape = torch.rand(1, 3, 6, 6), ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    beside = WeightGradients(torch.device("cpu"), network)
+    for _ in range(2):
+        with beside:
+            y = _Convolve.apply(image.bfloat16(), weight, None, shape, beside)
+            first, last = beside._rounded.values()
+            assert torch.equal(y, nn.functional.conv2d(image.bfloat16(), weight.bfloat16()))
+            assert torch.equal(last, other.bfloat16())
+            assert first.is_contiguous(memory_format=torch.channels_last)
+            assert beside.round(other, torch.bfloat16) is last
+            assert beside.round(other, torch.float32) is other
+        with torch.no_grad():
+            other += 1  # the optimiser's step

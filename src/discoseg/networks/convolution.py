@@ -2,9 +2,9 @@
 
 The backward pass is a chain: each layer's gradient waits for the one of the layer after it. Only the optimiser needs
 the gradients of the weights, so on CUDA they can go to a second stream and fill the gaps that the small kernels of the
-chain leave on the GPU.
+chain leave on the GPU. Small ones are computed by kernels of our own, ``fused_weights.py``.
 
-    with WeightGradients(device):
+    with WeightGradients(device, network):
         loss = …network(image)…
         loss.backward()
     optimiser.step()
@@ -26,11 +26,15 @@ _active = threading.local()  # trainings in other threads have streams of their 
 class WeightGradients:
     """A context in which forward and backward pass run; its end waits, on the device, for the gradients.
 
-    The gradients are put into the weights' ``grad``, which must be None before; on a CPU it changes nothing.
+    The gradients are put into the weights' ``grad``, which must be None before; on a CPU it changes nothing. Under
+    autocast the network's weights are rounded all at once: a kernel or two instead of one for each convolution.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, network: nn.Module) -> None:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        kinds = Convolution, TransposedConvolution
+        self._weights = [module.weight for module in network.modules() if isinstance(module, kinds)]
+        self._rounded: dict[Tensor, Tensor] = {}
 
     def __enter__(self) -> "WeightGradients":
         if self.stream is not None:
@@ -42,8 +46,19 @@ class WeightGradients:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _active.beside = None
+        self._rounded = {}  # the optimiser is about to change the weights
         if self.stream is not None and error is None:
             torch.cuda.current_stream().wait_stream(self.stream)
+
+    def round(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a weight in another type."""
+        if weight.dtype == dtype:
+            return weight
+        if not self._rounded:
+            rounded = [torch.empty_like(weight, dtype=dtype) for weight in self._weights]
+            torch._foreach_copy_(rounded, self._weights)
+            self._rounded = dict(zip(self._weights, rounded, strict=True))
+        return self._rounded[weight]
 
 
 class Convolution(nn.Conv2d):
@@ -82,7 +97,8 @@ class _Convolve(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...], beside: WeightGradients
     ) -> Tensor:
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        x, kernel, offset = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        kernel = beside.round(weight, dtype)
+        x, offset = x.to(dtype), None if bias is None else bias.to(dtype)
         ctx.save_for_backward(x, kernel)
         ctx.parameters, ctx.shape, ctx.beside = (weight, bias), shape, beside
         with torch.autocast("cuda", enabled=False):
