@@ -17,10 +17,12 @@ from discoseg.networks.fused import kernels_fit, to_channels_last
 Pair = tuple[int, int]
 
 _WORK = 2**29  # multiplications: beyond, libraries use the GPU better
-_PROGRAMS = 128  # about one for each of an H200's 132 multiprocessors
+_PROGRAMS = 128  # about one for each of an H200's 132 multiprocessors, or
+_BLOCKS = 8  # blocks of rows to a part, if that takes two programs each at most
 _OUTPUTS = 32  # of a tile, at most, and
 _COLUMNS = 64  # taps × inputs: in float32 as many values as the threads hold beside their loads
-_TILE = 4096  # values of x in a tile, and of what a program adds up
+_ROWS = 128  # in a block, at most: two or three blocks wait in shared memory
+_TILE = 4096  # values of x in a block, at most, and of what a program adds up
 _LEAST = 16  # rows and columns that a tensor core takes
 _WARPS = 4
 
@@ -38,21 +40,26 @@ class Plan:
 
     @property
     def block_r(self) -> int:
-        return _TILE // (self.block_t * self.block_i)
+        return _block_of_rows(self.block_t * self.block_i)
 
 
 def plan(rows: int, outputs: int, taps: int, inputs: int) -> Plan:
-    """Cut into parts enough to occupy the GPU once, each a whole number of blocks of rows."""
+    """Cut into parts enough to occupy the GPU, each a whole number of blocks of rows."""
     block_o = min(max(_power_of_2(outputs), _LEAST), _OUTPUTS)
     block_i = min(_power_of_2(inputs), _COLUMNS)
     block_t = min(_power_of_2(taps), _COLUMNS // block_i)
     if block_t * block_i < _LEAST:
         block_i = _LEAST // block_t
     tiles = math.ceil(outputs / block_o) * math.ceil(taps / block_t) * math.ceil(inputs / block_i)
-    block_r = _TILE // (block_t * block_i)
-    parts = min(max(_PROGRAMS // tiles, 1), math.ceil(rows / block_r))
-    chunk = math.ceil(rows / (parts * block_r)) * block_r
+    block_r = _block_of_rows(block_t * block_i)
+    blocks = math.ceil(rows / block_r)
+    parts = min(max(_PROGRAMS // tiles, math.ceil(blocks / _BLOCKS)), 2 * _PROGRAMS // tiles)
+    chunk = math.ceil(blocks / max(parts, 1)) * block_r
     return Plan(chunk, math.ceil(rows / chunk), tiles, block_o, block_t, block_i)
+
+
+def _block_of_rows(columns: int) -> int:
+    return min(_TILE // columns, _ROWS)
 
 
 def weight_gradient_fits(dy: Tensor, x: Tensor, weight: Tensor, groups: int) -> bool:
