@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,38 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put tensors where the Triton kernels run: on a GPU, or on the CPU by an interpreter with two shortcomings."""
+    import torch
+    from triton import language
+    from triton.runtime import interpreter
+
+    from discoseg.networks.fused import kernels_on
+
+    patch_tensor, dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
+
+    def patch(tensor: Any, scope: Any) -> None:
+        """Let numpy 2.4 read an array of one value as a number, which Triton 3.6 expects it to."""
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    def widen(handle: Any) -> Any:
+        """Return bfloat16, which the interpreter holds as integers and multiplies as such, as float32."""
+        if handle.dtype.scalar != language.bfloat16:
+            return handle
+        return interpreter.TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), language.float32)
+
+    def dot_of_any(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(self, widen(a), widen(b), *rest)
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot_of_any)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(device), kernels_on(device):
+        yield
 
 
 @pytest.fixture(scope="session")

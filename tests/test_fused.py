@@ -1,7 +1,6 @@
 """The Triton kernels against torch's own modules: on a GPU, or on the CPU by Triton's interpreter."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,25 +12,10 @@ from discoseg.networks import build_network, fused
 from discoseg.networks.fused import join, kernels_on, normalise
 from discoseg.networks.windows import join_doubled, pool, pool_with_corners, unpool
 
-interpreter = pytest.importorskip("triton.runtime.interpreter", reason="Triton exists for Linux alone")
+pytest.importorskip("triton", reason="Triton exists for Linux alone")
 fused_normalise = pytest.importorskip("discoseg.networks.fused_normalise")
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(autouse=True)
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Put tensors where the kernels run."""
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch(tensor: Any, scope: Any) -> None:
-        """Let numpy 2.4 read an array of one value as a number, which Triton 3.6 expects it to."""
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
-    with torch.device(DEVICE), kernels_on(DEVICE):
-        yield
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @pytest.fixture

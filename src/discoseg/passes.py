@@ -35,7 +35,7 @@ class TrainingPass:
         self._intensities: torch.Tensor | None = None
         self._next = torch.zeros((), dtype=torch.int64, device=device)
         self._sums = torch.zeros(len(self._terms()), device=device)
-        self._gradients = WeightGradients(device)
+        self._gradients = WeightGradients(device, state.network)
         sizes = [batch] * (count // batch) + ([count % batch] if count % batch else [])
         steps = {size: Replay(partial(self._step, size), device) for size in set(sizes)}
         self._steps = [(size, steps[size]) for size in sizes]

@@ -2,9 +2,9 @@
 
 The backward pass is a chain: each layer's gradient waits for the one of the layer after it. Only the optimiser needs
 the gradients of the weights, so on CUDA they can go to a second stream and fill the gaps that the small kernels of the
-chain leave on the GPU.
+chain leave on the GPU. Small ones are computed by kernels of our own, ``fused_weights.py``.
 
-    with WeightGradients(device):
+    with WeightGradients(device, network):
         loss = …network(image)…
         loss.backward()
     optimiser.step()
@@ -18,17 +18,23 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from discoseg.networks.fused import kernels_fit
+
 _active = threading.local()  # trainings in other threads have streams of their own
 
 
 class WeightGradients:
     """A context in which forward and backward pass run; its end waits, on the device, for the gradients.
 
-    The gradients are put into the weights' ``grad``, which must be None before; on a CPU it changes nothing.
+    The gradients are put into the weights' ``grad``, which must be None before; on a CPU it changes nothing. Under
+    autocast the network's weights are rounded all at once: a kernel or two instead of one for each convolution.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, network: nn.Module) -> None:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        kinds = Convolution, TransposedConvolution
+        self._weights = [module.weight for module in network.modules() if isinstance(module, kinds)]
+        self._rounded: dict[Tensor, Tensor] = {}
 
     def __enter__(self) -> "WeightGradients":
         if self.stream is not None:
@@ -40,8 +46,19 @@ class WeightGradients:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _active.beside = None
+        self._rounded = {}  # the optimiser is about to change the weights
         if self.stream is not None and error is None:
             torch.cuda.current_stream().wait_stream(self.stream)
+
+    def round(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a weight in another type."""
+        if weight.dtype == dtype:
+            return weight
+        if not self._rounded:
+            rounded = [torch.empty_like(weight, dtype=dtype) for weight in self._weights]
+            torch._foreach_copy_(rounded, self._weights)
+            self._rounded = dict(zip(self._weights, rounded, strict=True))
+        return self._rounded[weight]
 
 
 class Convolution(nn.Conv2d):
@@ -80,7 +97,8 @@ class _Convolve(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...], beside: WeightGradients
     ) -> Tensor:
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        x, kernel, offset = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        kernel = beside.round(weight, dtype)
+        x, offset = x.to(dtype), None if bias is None else bias.to(dtype)
         ctx.save_for_backward(x, kernel)
         ctx.parameters, ctx.shape, ctx.beside = (weight, bias), shape, beside
         with torch.autocast("cuda", enabled=False):
@@ -92,20 +110,45 @@ class _Convolve(torch.autograd.Function):
         x, kernel = ctx.saved_tensors
         weight, bias = ctx.parameters
         stream = ctx.beside.stream
-        sizes = None if bias is None else list(bias.shape)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            wanted = [False, True, bias is not None]
-            _, dw, db = torch.ops.aten.convolution_backward(dy, x, kernel, sizes, *ctx.shape, wanted)
-            weight.grad = _like(dw, weight)
+            weight.grad, db = parameter_gradients(dy, x, kernel, weight, bias, ctx.shape)
             if bias is not None:
-                bias.grad = _like(db, bias)
+                bias.grad = db
         for tensor in (dy, x):  # not to be given away while the second stream still reads them
             tensor.record_stream(stream)
         dx = None
         if ctx.needs_input_grad[0]:
-            dx, _, _ = torch.ops.aten.convolution_backward(dy, x, kernel, sizes, *ctx.shape, [True, False, False])
+            dx, _, _ = torch.ops.aten.convolution_backward(dy, x, kernel, None, *ctx.shape, [True, False, False])
         return dx, None, None, None, None
+
+
+def parameter_gradients(
+    dy: Tensor, x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of weight and bias in their type and memory layout; ``kernel`` is the weight in x's type."""
+    small = _small_gradient(dy, x, weight, shape)
+    wanted = [False, small is None, bias is not None]
+    if small is not None and bias is None:
+        return small, None
+    sizes = None if bias is None else list(bias.shape)
+    _, dw, db = torch.ops.aten.convolution_backward(dy, x, kernel, sizes, *shape, wanted)
+    return _like(dw, weight) if small is None else small, None if bias is None else _like(db, bias)
+
+
+def _small_gradient(dy: Tensor, x: Tensor, weight: Tensor, shape: tuple[Any, ...]) -> Tensor | None:
+    """Return the weight's gradient where the kernels of our own are quicker than torch's."""
+    if not kernels_fit(x):
+        return None
+    from discoseg.networks import fused_weights
+
+    stride, padding, dilation, transposed, _, groups = shape
+    large, small = (dy, x) if transposed else (x, dy)  # a transposed convolution goes back the way of a plain one
+    if not fused_weights.weight_gradient_fits(small, large, weight, groups):
+        return None
+    return fused_weights.weight_gradient(
+        small, large, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation)
+    )
 
 
 def _like(gradient: Tensor, parameter: Tensor) -> Tensor:

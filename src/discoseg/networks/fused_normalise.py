@@ -16,6 +16,7 @@ from discoseg.networks import triton_normalise as kernels
 _PROGRAMS = 256  # about two for each of an H200's 132 multiprocessors
 _PARTS = 256  # at most, and
 _PARTIALS = 2048  # values of each sum for a program to combine: fewer than it then works on
+_FEW_PARTS = 64
 _PART = 2048  # values in a part, at least
 _PER_THREAD = 16  # values of a tile: four loads of 16 bytes under way at once in float32
 _SEGMENT_BYTES = 64  # of a row in a tile: two sectors
@@ -30,6 +31,11 @@ class Plan:
     columns: int
     groups: int
     warps: int
+
+    @property
+    def padded_parts(self) -> int:
+        """How many parts the kernels make room for: two sizes at most, because each is compiled anew."""
+        return _power_of_2(self.parts if self.parts > _FEW_PARTS else _FEW_PARTS)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -49,8 +55,10 @@ def plan(rows: int, channels: int, itemsize: int) -> Plan:
     groups = math.ceil(channels / columns)
     parts = min(_PROGRAMS // groups, _PARTIALS // columns, _PARTS, rows * columns // _PART)
     chunk = math.ceil(rows / 2 ** (max(parts, 1).bit_length() - 1))
-    warps = min(max(_power_of_2(chunk * columns // (32 * _PER_THREAD)), 4), 16)
-    return Plan(chunk, math.ceil(rows / chunk), columns, groups, warps)
+    parts = math.ceil(rows / chunk)
+    most = 16 if groups * parts <= _PROGRAMS // 2 else 8  # of 128 registers a thread: one or two on a multiprocessor
+    warps = min(max(_power_of_2(chunk * columns // (32 * _PER_THREAD)), 4), most)
+    return Plan(chunk, parts, columns, groups, warps)
 
 
 def _power_of_2(n: int) -> int:
@@ -135,7 +143,7 @@ class _Normalise(torch.autograd.Function):
             **shape,
             dropout=ctx.dropout,
             ACTIVATE=ctx.activate and dz is None,
-            PARTS=_power_of_2(cut.parts),
+            PARTS=cut.padded_parts,
             **cut.tile(_PER_THREAD),
         )
         dresidual = None if dz is None else dz[:, : residual.shape[1]]
@@ -164,7 +172,7 @@ def _apply(
         momentum=norm.momentum,
         eps=norm.eps,
         ACTIVATE=activate,
-        PARTS=_power_of_2(cut.parts),
+        PARTS=1 if partials is None else cut.padded_parts,
         **cut.tile(_PER_THREAD),
     )
     return y

@@ -13,6 +13,8 @@ Pointers may be None: what they stand for is left out.
 import triton
 import triton.language as tl
 
+_SIZES = ["rows", "chunk", "pixels", "units", "residual_units"]  # whatever they are, one compilation will do
+
 
 @triton.jit
 def _columns(BLOCK_C: tl.constexpr):
@@ -86,7 +88,7 @@ def _combine(count, mean, m2):
     return rough + error, spread - total * error * error
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def statistics_kernel(
     x, partials, rows, chunk, units,
     UNIT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -115,7 +117,7 @@ def statistics_kernel(
     tl.store(at + tl.num_programs(1) * channels, part_m2, mask=columns < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def apply_kernel(
     x, residual, noise, weight, bias, slope, partials, running_mean, running_var, y, statistics,
     rows, chunk, pixels, units, residual_units, dropout, momentum, eps,
@@ -163,7 +165,7 @@ def apply_kernel(
         value = following
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def sums_kernel(
     dy, x, residual, noise, weight, bias, slope, statistics, dz, partials,
     rows, chunk, pixels, units, residual_units, dropout,
@@ -214,7 +216,7 @@ def sums_kernel(
         tl.store(at_c + 2 * stride, tl.sum(sum_slope, axis=0), mask=columns < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def gradient_kernel(
     dy, x, noise, weight, bias, slope, statistics, partials, dx, dweight, dbias, dslope,
     rows, chunk, pixels, units, dropout,
