@@ -73,7 +73,7 @@ def test_kernels_and_gradients_beside_change_nothing(name: Literal["enet", "unet
 
     def gradients() -> tuple[float, torch.Tensor]:
         network.zero_grad(set_to_none=True)
-        with WeightGradients(CUDA), torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+        with WeightGradients(CUDA, network), torch.autocast("cuda", torch.bfloat16, enabled=autocast):
             loss = (network(image).float() - target).square().mean()
             loss.backward()
         return float(loss), torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
