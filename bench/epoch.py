@@ -185,7 +185,7 @@ def main() -> None:
                 print_floors(material, config)
             if arguments.rival:
                 with pymaxflow_cuts(material, config):
-                    rival = Timed(material, weak, replace(config, epochs=3), folder / "pymaxflow", warm_up=1)
+                    rival = Timed(material, weak, replace(config, epochs=2), folder / "pymaxflow", warm_up=1)
                 print(
                     f"with PyMaxflow's cuts: {1e3 * rival.median_s():.0f} ms, "
                     f"{rival.median_s() / plain.median_s():.2f} × full"
