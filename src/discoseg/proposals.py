@@ -81,7 +81,7 @@ class CrfProposer:
             host.copy_(0.5 - s - u, non_blocking=True)
             there = None
             if probability.is_cuda:
-                there = torch.cuda.Event()
+                there = torch.cuda.Event(blocking=True)  # a thread that waits leaves its core to others
                 there.record()
             self._cuts.append(self._pool.submit(_cut, region, host, self._strength / prior.mu, there))
 
