@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import typing
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -166,6 +167,31 @@ def test_killed_run_resumes_to_the_same_model(examples: list[Example], tmp_path:
     epochs = [int(row["epoch"]) for row in csv.DictReader((tmp_path / "killed/timing.csv").open())]
     assert epochs == sorted(set(epochs))
     assert epochs[-1] == 8
+
+
+def test_an_error_of_the_writing_thread_ends_the_training(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, *content: object) -> None:
+        raise UserError(f"cannot write {path}: no space left on device")
+
+    monkeypatch.setattr(training, "save_tensors", fail)
+    with pytest.raises(UserError, match="no space left"):
+        _run(examples, SMALL, tmp_path / "run")
+    assert not (tmp_path / "run/checkpoints/final.safetensors").exists()
+
+
+def test_slow_checkpoints_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_CHECKPOINT_EVERY_S", 0.0)
+    with training.Checkpoints() as checkpoints:
+        assert checkpoints.due
+        checkpoints._writing = Future()
+        assert not checkpoints.due  # one is being written
+        checkpoints._writing.set_result(1e6)
+        assert not checkpoints.due  # that took long
+        checkpoints._writing = Future()
+        checkpoints._writing.set_result(0.0)
+        assert checkpoints.due
 
 
 def test_folder_in_use_is_refused_and_untouched(examples: list[Example], tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ from discoseg.slices import Slices
 from discoseg.state import State, restore_state, save_model, snapshot_state
 from discoseg.weak.examples import Example
 
-_CHECKPOINT_EVERY_S = 60.0  # a kill costs at most this much work, an epoch, and the writing of a checkpoint
+_CHECKPOINT_EVERY_S = 60.0  # a kill costs this much work, an epoch, and the writing of a checkpoint,
+_CHECKPOINT_SHARE = 0.05  # unless writing is so slow that it would take more than this share of the time
 _seeding = threading.Lock()  # torch's generator is one for all threads
 
 Progress = Callable[[float, str], None]
@@ -119,7 +120,7 @@ def train_on(
                     save_model(folder.best, state, config, model)
                 folder.write_snapshot(state.epoch, config.epochs, training, predict.probability, state.priors)
                 folder.write_metrics(state.history)
-                if state.epoch in (1, config.epochs) or checkpoints.age_s > _CHECKPOINT_EVERY_S:
+                if state.epoch in (1, config.epochs) or checkpoints.due:
                     checkpoints.write(folder.latest, state, config, material.data)  # last: what it says is there
             folder.write_epoch(state.history[-1], clock.seconds)
             progress(state.epoch, _summary(state))
@@ -227,19 +228,22 @@ class Checkpoints:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None
+        self._writing: Future[float] | None = None
         self._last = time.monotonic()
 
     @property
-    def age_s(self) -> float:
-        """Seconds since the training or its latest checkpoint began."""
-        return time.monotonic() - self._last
+    def due(self) -> bool:
+        """Whether the last checkpoint is old enough, and was not too long in writing, for another one."""
+        if self._writing is not None and not self._writing.done():
+            return False
+        took_s = self._writing.result() if self._writing is not None else 0.0
+        return time.monotonic() - self._last > max(_CHECKPOINT_EVERY_S, took_s / _CHECKPOINT_SHARE)
 
     def write(self, path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
         """Copy the state and begin to write it; an error of the one before is raised now."""
         self._wait()
         self._last = time.monotonic()
-        self._writing = self._thread.submit(save_tensors, path, *snapshot_state(state, config, data))
+        self._writing = self._thread.submit(_write, path, *snapshot_state(state, config, data))
 
     def _wait(self) -> None:
         if self._writing is not None:
@@ -254,6 +258,13 @@ class Checkpoints:
         self._thread.shutdown()
         if error is None:
             self._wait()
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> float:
+    """Write a checkpoint and return the seconds that took."""
+    start = time.monotonic()
+    save_tensors(path, tensors, meta)
+    return time.monotonic() - start
 
 
 class Clock:
