@@ -30,6 +30,7 @@ from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, GridConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
+from discoseg.discrete import Foresight
 from discoseg.material import Material
 from discoseg.proposals import Region
 from discoseg.train import choose_device, train_on
@@ -128,7 +129,13 @@ def pymaxflow_cuts(material: Material, config: Config) -> Iterator[None]:
     spacing_mm = {id(r): e.spacing_mm for r, e in zip(regions, material.training, strict=True)}
     kept: dict[int, Problem] = {}
 
-    def cut(region: Region, unary: torch.Tensor, strength: float, there: torch.cuda.Event | None) -> NDArray[np.bool_]:
+    def cut(
+        region: Region,
+        foresight: Foresight | None,
+        unary: torch.Tensor,
+        strength: float,
+        there: torch.cuda.Event | None,
+    ) -> NDArray[np.bool_]:
         if there is not None:
             there.synchronize()
         assert region.box is not None
@@ -149,7 +156,7 @@ def pymaxflow_cuts(material: Material, config: Config) -> Iterator[None]:
             cost[region.seeds == 0], cost[region.seeds == 1] = 1e6, -1e6
         return cut_by_pymaxflow(kept[id(region)]._replace(cost=cost, strength=strength))
 
-    with mock.patch("discoseg.proposals._cut", cut):
+    with mock.patch("discoseg.proposals._cut", cut), mock.patch.object(material, "idle_cores", False):
         yield
 
 
@@ -191,7 +198,9 @@ def main() -> None:
                     f"{rival.median_s() / plain.median_s():.2f} × full"
                 )
             if arguments.at_once > 1:
+                material.idle_cores = False
                 seconds = side_by_side(arguments.at_once, material, weak, config, folder)
+                material.idle_cores = device.type == "cuda"
                 print(
                     f"{arguments.at_once} trainings at once: an epoch of one every {1e3 * seconds:.0f} ms, "
                     f"{ours.median_s() / seconds:.2f} × the throughput of one after the other",

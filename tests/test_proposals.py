@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from discoseg.admm import Prior
+from discoseg import proposals
+from discoseg.admm import Prior, update_multipliers
 from discoseg.config import CrfConfig
 from discoseg.discrete import PottsGrid, select_by_size
 from discoseg.errors import UserError
@@ -72,6 +73,31 @@ def test_cuts_are_each_volumes_own_optimum(
         grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
         expected = grid.cut(unary, strength=0.6 / 2.0, seeds=example.seeds if honour else None)
         assert np.array_equal(proposal[part].numpy(), expected)
+
+
+def test_a_guess_changes_no_proposal(
+    examples: list[Example], slices: Slices, probability: torch.Tensor, prior: Prior, pool: ThreadPoolExecutor
+) -> None:
+    regions = open_regions(examples, CRF, honour_seeds=True)
+    plain = CrfProposer(regions, CRF.strength, pool, CPU)
+    proposer = CrfProposer(regions, CRF.strength, pool, CPU, foresee=True)
+    for step in range(4):
+        drawn = torch.rand(probability.shape, generator=torch.Generator().manual_seed(step))
+        probability = 0.8 * probability + 0.2 * drawn
+        proposal = proposer.finish(probability, prior, slices.seeds)
+        assert torch.equal(proposal, plain.finish(probability, prior, slices.seeds))
+        update_multipliers(prior, probability, proposal, 0.5)
+        prior.mu *= 1.5 if step == 2 else 1.0  # the guess is made with the new one
+        proposer.foresee(probability, prior)
+    proposer.finish(probability, prior, slices.seeds)
+
+
+def test_flows_too_large_to_keep_are_not_kept(
+    examples: list[Example], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposals, "_MOST_FLOW_BYTES", 1000)
+    proposer = CrfProposer(open_regions(examples, CRF, honour_seeds=True), CRF.strength, pool, CPU, foresee=True)
+    assert proposer._foresights == [None] * len(examples)
 
 
 def test_a_volume_without_unknown_voxels_keeps_its_seeds(

@@ -21,8 +21,20 @@ class Material:
     threads that cut. Leave it as a context, which ends the threads.
     """
 
-    def __init__(self, training: Sequence[Example], validation: Sequence[Example], device: torch.device) -> None:
+    def __init__(
+        self,
+        training: Sequence[Example],
+        validation: Sequence[Example],
+        device: torch.device,
+        *,
+        idle_cores: bool | None = None,
+    ) -> None:
+        """``idle_cores``: whether the cores have nothing else to do while a network trains.
+
+        By default they do so beside a GPU; trainings that share it keep them busy with each other's cuts.
+        """
         self.training, self.validation, self.device = training, validation, device
+        self.idle_cores = device.type == "cuda" if idle_cores is None else idle_cores
         self.data = {"training": fingerprint(training), "validation": fingerprint(validation)}
         self.slices = stack_slices(training, device)
         self.held_out = stack_slices(validation, device) if validation else None

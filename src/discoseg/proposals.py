@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from discoseg.admm import Prior
 from discoseg.config import CrfConfig
-from discoseg.discrete import PottsGrid, select_by_size
+from discoseg.discrete import Foresight, PottsGrid, select_by_size
 from discoseg.discrete.potts import Box, box_around
 from discoseg.selection import SizeSelector
 from discoseg.weak.examples import Example
+
+_MOST_FLOW_BYTES = 2**33  # of host memory that a training may take to keep its flows
 
 
 @dataclass(frozen=True)
@@ -58,32 +60,38 @@ def open_regions(examples: Sequence[Example], crf: CrfConfig, *, honour_seeds: b
 
 
 class CrfProposer:
-    """Cuts all volumes of an epoch, each as soon as its probabilities are there."""
+    """Cuts all volumes of an epoch, each as soon as its probabilities are there.
 
-    def __init__(self, regions: Sequence[Region], strength: float, pool: Executor, device: torch.device) -> None:
-        """``strength`` is λ; the cuts run in ``pool``."""
+    Beside a GPU the cores have nothing to do while the network trains. They then solve next epoch's cuts with this
+    epoch's probabilities, so that only the change is left for when the new ones are there (:meth:`foresee`).
+    """
+
+    def __init__(
+        self, regions: Sequence[Region], strength: float, pool: Executor, device: torch.device, *, foresee: bool = False
+    ) -> None:
+        """``strength`` is λ; the cuts run in ``pool``; ``foresee`` says whether cores are free for guesses."""
         self._regions = regions
         self._strength = strength
         self._pool = pool
         pinned = device.type == "cuda"  # only then a copy runs beside the host's own work
         shapes = [None if region.grid is None else region.grid.shape for region in regions]
         self._unaries = [None if shape is None else torch.empty(shape, pin_memory=pinned) for shape in shapes]
+        self._foresights: list[Foresight | None] = [None] * len(regions)
+        if foresee and sum(_flow_bytes(region) for region in regions) <= _MOST_FLOW_BYTES:
+            self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in regions]
+        self._guesses: list[Future[None] | None] = [None] * len(regions)
         self._cuts: list[Future[NDArray[np.bool_]] | None] = []
 
     def start(self, probability: torch.Tensor, prior: Prior, until: int) -> None:
         """Cut the volumes that end before slice ``until`` and have not been started; ``probability`` is (N, H, W)."""
         while len(self._cuts) < len(self._regions) and self._regions[len(self._cuts)].slices.stop <= until:
-            region, host = self._regions[len(self._cuts)], self._unaries[len(self._cuts)]
-            if region.box is None or host is None:
-                self._cuts.append(None)
-                continue
-            s, u = probability[region.slices][region.box], prior.multiplier[region.slices][region.box]
-            host.copy_(0.5 - s - u, non_blocking=True)
-            there = None
-            if probability.is_cuda:
-                there = torch.cuda.Event(blocking=True)  # a thread that waits leaves its core to others
-                there.record()
-            self._cuts.append(self._pool.submit(_cut, region, host, self._strength / prior.mu, there))
+            index = len(self._cuts)
+            there = self._copy_unary(index, probability, prior)
+            host, cut = self._unaries[index], None
+            if host is not None:
+                region, foresight, strength = self._regions[index], self._foresights[index], self._strength / prior.mu
+                cut = self._pool.submit(_cut, region, foresight, host, strength, there)
+            self._cuts.append(cut)
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
         """Return the CRF proposals ŷ of all volumes, (N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
@@ -95,12 +103,56 @@ class CrfProposer:
         self._cuts = []
         return proposal
 
+    def foresee(self, probability: torch.Tensor, prior: Prior) -> None:
+        """Begin next epoch's cuts with these probabilities (N, H, W) and the new multipliers, where cores are free."""
+        for index, foresight in enumerate(self._foresights):
+            host = self._unaries[index]
+            if foresight is not None and host is not None:
+                there = self._copy_unary(index, probability, prior)
+                strength = self._strength / prior.mu
+                self._guesses[index] = self._pool.submit(_guess, foresight, host, strength, there)
 
-def _cut(region: Region, unary: torch.Tensor, strength: float, there: torch.cuda.Event | None) -> NDArray[np.bool_]:
+    def _copy_unary(self, index: int, probability: torch.Tensor, prior: Prior) -> torch.cuda.Event | None:
+        """Begin to copy a region's costs ½ − s − û to the host; return what tells when they are there."""
+        region, host, guess = self._regions[index], self._unaries[index], self._guesses[index]
+        if guess is not None:
+            guess.result()  # it reads the same memory
+            self._guesses[index] = None
+        if host is None:
+            return None
+        s, u = probability[region.slices][region.box], prior.multiplier[region.slices][region.box]
+        host.copy_(0.5 - s - u, non_blocking=True)
+        if not probability.is_cuda:
+            return None
+        there = torch.cuda.Event(blocking=True)  # a thread that waits leaves its core to others
+        there.record()
+        return there
+
+
+def _flow_bytes(region: Region) -> int:
+    """Return what keeping a region's flow takes (:class:`discoseg.discrete.Foresight`)."""
+    return 0 if region.grid is None else (4 * region.grid.neighbours + 21) * int(np.prod(region.grid.shape))
+
+
+def _cut(
+    region: Region,
+    foresight: Foresight | None,
+    unary: torch.Tensor,
+    strength: float,
+    there: torch.cuda.Event | None,
+) -> NDArray[np.bool_]:
     assert region.grid is not None
     if there is not None:
         there.synchronize()
+    if foresight is not None:
+        return foresight.cut(unary.numpy(), strength=strength)
     return region.grid.cut(unary.numpy(), strength=strength, seeds=region.seeds)
+
+
+def _guess(foresight: Foresight, unary: torch.Tensor, strength: float, there: torch.cuda.Event | None) -> None:
+    if there is not None:
+        there.synchronize()
+    foresight.guess(unary.numpy(), strength=strength)
 
 
 class SizeProposer:
@@ -119,6 +171,9 @@ class SizeProposer:
 
     def start(self, probability: torch.Tensor, prior: Prior, until: int) -> None:
         """Do nothing yet: all volumes are selected at once."""
+
+    def foresee(self, probability: torch.Tensor, prior: Prior) -> None:
+        """Do nothing: a selection takes no time to speak of."""
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
         """Return the size proposals ỹ of all volumes, (N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""

@@ -120,7 +120,8 @@ def _start_threads(
         key = _data_settings(config)
         if key not in shared:
             inputs = gather_inputs(dataset, config, **sources)
-            shared[key] = inputs, stack.enter_context(Material(inputs.training, inputs.validation, device))
+            material = Material(inputs.training, inputs.validation, device, idle_cores=workers == 1)
+            shared[key] = inputs, stack.enter_context(material)
     stop = threading.Event()
     pool = stack.enter_context(ThreadPoolExecutor(workers))
     stack.callback(pool.shutdown, cancel_futures=True)

@@ -111,6 +111,9 @@ def train_on(
                 if validate is not None and material.held_out is not None:
                     row |= score_epoch(validate.all(), material.held_out, validation, prefix="val")
             row |= _update_prior(state, "crf", source, proposers, material, config, clock)
+            if state.epoch + 1 < config.epochs:
+                for prior in state.priors:
+                    proposers[prior.name].foresee(source, prior)
             with clock("score"):
                 row |= score_proposals(state.priors, material.slices, training)
             state.history.append({"epoch": state.epoch + 1, **row})
@@ -185,7 +188,9 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, CrfPropose
     honour = config.admm.honour_seeds
     if config.uses_crf:
         regions = material.regions(config.crf, honour_seeds=honour)
-        proposers["crf"] = CrfProposer(regions, config.crf.strength, material.pool, material.device)
+        proposers["crf"] = CrfProposer(
+            regions, config.crf.strength, material.pool, material.device, foresee=material.idle_cores
+        )
     if config.uses_size:
         proposers["size"] = SizeProposer(material.training, honour, material.pool, material.device)
     return proposers

@@ -47,14 +47,15 @@ def maximise(g: Preflow) -> None:
 
 @njit(nogil=True, cache=True)
 def _start(g: Preflow) -> None:
-    """Make every free voxel without a deficit live."""
+    """Make every free voxel without a deficit live; its arcs may have been written by an earlier flow."""
     steps, weights, free, residual, outgoing = g.steps, g.weights, g.free, g.residual, g.outgoing
     excess, label, live = g.excess, g.label, g.live
     listed = 0
     for i in range(excess.size):
         p = np.uint64(i)
         if free[p] and excess[p] >= 0:
-            write_arcs(p, steps, weights, g.scale, free, residual, outgoing)
+            if not outgoing[p] & WRITTEN:
+                write_arcs(p, steps, weights, g.scale, free, residual, outgoing)
             label[p] = 1
             live[listed] = p
             listed += 1

@@ -7,7 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from discoseg.discrete.maxflow import add_draining, add_pushed_to, maximise
-from discoseg.discrete.preflow import MAX_CAPACITY, capacity_of, new_preflow
+from discoseg.discrete.preflow import MAX_CAPACITY, Preflow, capacity_of, new_preflow
 from discoseg.discrete.scratch import borrow
 
 # A typical cost is at least this many units. Where the heaviest pairs then exceed MAX_CAPACITY they are clamped.
@@ -31,7 +31,7 @@ def smallest_cut(
     cost, free: (voxels,). Only free voxels take part; no other is in the mask. Of several minimisers the smallest
     is returned.
     """
-    number, number_inside, total, total_inside = _survey(cost, free)
+    number, number_inside, total, total_inside = survey(cost, free)
     if strength * pairs.heaviest == 0 or number_inside in (0, number):
         return (cost < 0) & free, total_inside
     # The fewer push: a deficit costs nothing until it is reached.
@@ -41,7 +41,7 @@ def smallest_cut(
     while True:
         mask, flow = _cut_in_units(cost, free, pairs, strength, unit, inside_pushes)
         # Clamping only lowers energies, so a mask that separates no clamped pair is optimal without it too.
-        if unit == exact_unit or not _separates_clamped(mask, free, pairs, strength / unit):
+        if unit == exact_unit or not separates_clamped(mask, free, pairs, strength / unit):
             return mask, total_inside + flow * unit
         unit = min(16 * unit, exact_unit)
 
@@ -56,27 +56,35 @@ def _cut_in_units(
 ) -> tuple[NDArray[np.bool_], float]:
     """Return the smallest mask for costs and weights rounded to integer units, and the flow in units."""
     scale = strength / unit
-    # A cost of more than a voxel's arcs can carry decides the voxel, however large it is.
-    bound = float(pairs.steps.size * (MAX_CAPACITY + 1))
     excess = borrow("excess", cost.size, np.int64)
-    deficits = _to_units(cost, free, -unit if inside_pushes else unit, bound, excess)
+    deficits = to_units(cost, free, -unit if inside_pushes else unit, cost_bound(pairs), excess)
     undecided = free.copy()
     # The flow takes these two arrays over, so that they cost no memory of their own.
     room, stack = borrow("following", cost.size, np.float32), borrow("queue", cost.size, np.int32)
     _decide_at_sight(excess, undecided, pairs, scale, inside_pushes, room, stack)
     preflow = new_preflow(excess, undecided, pairs.weights, pairs.steps, scale)
     maximise(preflow)
+    return smallest_side(preflow, inside_pushes), deficits - _sum_of_deficits(excess)
+
+
+def cost_bound(pairs: Pairs) -> float:
+    """A cost of more units than a voxel's arcs can carry: it decides the voxel, however large it is."""
+    return float(pairs.steps.size * (MAX_CAPACITY + 1))
+
+
+def smallest_side(preflow: Preflow, inside_pushes: bool) -> NDArray[np.bool_]:
+    """Return the smallest mask (voxels,) of least energy, once no excess can reach a deficit."""
     if inside_pushes:
-        mask = excess > 0
+        mask = preflow.excess > 0
         add_pushed_to(mask, preflow)
     else:
-        mask = excess < 0
+        mask = preflow.excess < 0
         add_draining(mask, preflow)
-    return mask, deficits - _sum_of_deficits(excess)
+    return mask
 
 
 @njit(nogil=True, cache=True)
-def _survey(cost: NDArray[np.floating], free: NDArray[np.bool_]) -> tuple[int, int, float, float]:
+def survey(cost: NDArray[np.floating], free: NDArray[np.bool_]) -> tuple[int, int, float, float]:
     """Count the free voxels and those of negative cost among them; sum the sizes of all costs and the negative ones."""
     number, number_inside = 0, 0
     total, total_inside = 0.0, 0.0
@@ -91,7 +99,7 @@ def _survey(cost: NDArray[np.floating], free: NDArray[np.bool_]) -> tuple[int, i
 
 
 @njit(nogil=True, cache=True)
-def _to_units(
+def to_units(
     cost: NDArray[np.floating], free: NDArray[np.bool_], unit: float, bound: float, units: NDArray[np.int64]
 ) -> float:
     """Round costs to integer units, at most `bound` in size, 0 where a voxel is not free; return the deficits' sum."""
@@ -183,7 +191,7 @@ def _neighbour(p, k, steps, weights):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _separates_clamped(mask: NDArray[np.bool_], free: NDArray[np.bool_], pairs: Pairs, scale: float) -> bool:
+def separates_clamped(mask: NDArray[np.bool_], free: NDArray[np.bool_], pairs: Pairs, scale: float) -> bool:
     """Say whether two free voxels whose capacity was clamped lie on different sides of the mask."""
     steps, weights = pairs.steps, pairs.weights
     half = steps.size // 2

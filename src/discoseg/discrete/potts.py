@@ -14,6 +14,7 @@ from discoseg.discrete.contrast import (
     forward_offsets,
     surface_weight,
 )
+from discoseg.discrete.foresight import ForeseenCut
 from discoseg.discrete.mincut import Pairs, smallest_cut
 from discoseg.errors import UserError
 
@@ -116,7 +117,7 @@ class PottsGrid:
         if not 0 <= strength < np.inf:
             raise UserError(f"strength is {strength}: it must not be negative")
         if seeds is None:
-            weights = self._weights_in(tuple(slice(0, s) for s in self._image.shape))  # type: ignore[arg-type]
+            weights = self._weights_in(self._everything)
             flat = np.ravel(cost)
             free = np.ones(flat.size, dtype=np.bool_)
             mask, gain = smallest_cut(flat, free, weights.pairs, float(strength))
@@ -133,6 +134,15 @@ class PottsGrid:
         inner, gain = smallest_cut(flat, near < 0, weights.pairs, float(strength))
         mask[weights.box] |= inner.reshape(weights.shape)
         return mask, gain
+
+    @property
+    def _everything(self) -> Box:
+        z, y, x = (slice(0, size) for size in self._image.shape)
+        return z, y, x
+
+    def foresee(self, seeds: NDArray[np.int8] | None = None) -> "Foresight":
+        """Return what cuts this grid like `cut` does, but can begin with a guess of the unary costs."""
+        return Foresight(self, seeds)
 
     def _weights_in(self, box: Box) -> _Weights:
         """Return weights of a box that contains the given one, from the last cut where possible."""
@@ -164,6 +174,61 @@ class PottsGrid:
         if seeds.shape != self.shape:
             raise UserError(f"seeds have the shape {seeds.shape}, the image {self.shape}")
         return self._as_volume(np.asarray(seeds, dtype=np.int8))
+
+
+class Foresight:
+    """Cuts of one grid with the same seeds, each of which may be begun before its unary costs are known.
+
+    It keeps the flow of the guess: 4 bytes an arc and 21 a voxel of the box around the unknown voxels. To be used by
+    one thread at a time.
+
+    >>> grid = PottsGrid(np.array([[0.1, 0.1, 0.9, 0.9]]), spacing_mm=(1, 1), sigma=0.1)
+    >>> foresight = grid.foresee()
+    >>> foresight.guess(np.array([[-2.0, 1.0, 0.2, 0.2]]), strength=2)
+    >>> foresight.cut(np.array([[-3.0, 1.0, 0.2, 0.2]]), strength=2).astype(int)
+    array([[1, 1, 0, 0]])
+    """
+
+    def __init__(self, grid: PottsGrid, seeds: NDArray[np.int8] | None) -> None:
+        self._grid = grid
+        known = np.full(grid.shape, -1, np.int8) if seeds is None else seeds
+        self._seeds = grid._checked_seeds(known)
+        self._foreground = self._seeds == 1
+        self._flow: ForeseenCut | None = None  # made with the first guess or cut, in the thread that needs it
+        self._charges: NDArray[np.float64] = np.empty(0)
+
+    def guess(self, unary: ArrayLike, *, strength: float) -> None:
+        """Solve for unary costs of the image's shape that are near those of the next cut."""
+        self._begin()
+        if self._flow is not None:
+            self._flow.guess(self._costs(unary, strength), float(strength))
+
+    def cut(self, unary: ArrayLike, *, strength: float) -> NDArray[np.bool_]:
+        """Return the mask that :meth:`PottsGrid.cut` returns, up to the resolution of its integers."""
+        self._begin()
+        mask = self._foreground.copy()
+        if self._flow is not None:
+            inner = self._flow.cut(self._costs(unary, strength), float(strength))
+            mask[self._box] |= inner.reshape(mask[self._box].shape)
+        return mask.reshape(self._grid.shape)
+
+    def _begin(self) -> None:
+        unknown = self._seeds < 0
+        if self._flow is not None or not unknown.any():
+            return
+        weights = self._grid._weights_in(box_around(unknown))
+        near = np.ascontiguousarray(self._seeds[weights.box]).ravel()
+        self._charges = np.zeros(near.size)
+        charge_seed_pairs(self._charges, near, weights.pairs.weights, weights.pairs.steps, 1.0)
+        self._box = weights.box
+        self._flow = ForeseenCut(near < 0, weights.pairs)
+
+    def _costs(self, unary: ArrayLike, strength: float) -> NDArray[np.float64]:
+        """Return the costs of the box's voxels, (voxels,), with the pairs that join them to seeds."""
+        if not 0 <= strength < np.inf:
+            raise UserError(f"strength is {strength}: it must not be negative")
+        cost = np.asarray(self._grid._checked(unary, "unary")[self._box], dtype=np.float64)
+        return cost.ravel() + strength * self._charges
 
 
 def box_around(unknown: NDArray[np.bool_]) -> Box:

@@ -50,24 +50,29 @@ def new_preflow(
     weights: NDArray[np.float32],
     steps: NDArray[np.int64],
     scale: float,
+    *,
+    arcs: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
 ) -> Preflow:
-    """Return the state before the first push; `excess` becomes part of it.
+    """Return the state before the first push; `excess` becomes part of it, and so do `arcs`.
 
-    It is valid until the same thread makes the next one.
+    These are `residual` and `outgoing` of a flow to go on from; without them no arc is written yet. The state is valid
+    until the same thread makes the next one.
     """
     voxels = excess.size
     assert voxels < 2**31 - 2
     assert weights.shape == (voxels, steps.size // 2)
     # Memory that is never touched costs nothing, so nothing is filled that need not be.
-    residual = borrow("residual", voxels * steps.size, np.int32)
+    if arcs is None:
+        residual = borrow("residual", voxels * steps.size, np.int32).reshape(voxels, steps.size)
+        arcs = residual, borrow_zeros("outgoing", voxels, np.uint32)
     return Preflow(
         steps=steps.view(np.uint64),
         weights=weights,
         scale=scale,
         free=free,
         excess=excess,
-        residual=residual.reshape(voxels, steps.size),
-        outgoing=borrow_zeros("outgoing", voxels, np.uint32),
+        residual=arcs[0],
+        outgoing=arcs[1],
         label=borrow_zeros("label", voxels, np.int32),
         live=borrow("live", voxels, np.int32),
         queue=borrow("queue", voxels, np.int32),
