@@ -73,7 +73,7 @@ def trained_volumes(
 
 def _train(out: Path, root: Path, config: Config, stages: dict[str, int]) -> None:
     """Train on a few cases of a dataset, and write one file for each volume into the folder `out`."""
-    examples = _examples(root, out.parent, config)
+    examples = choose_examples(root, out.parent, config)
     run = out.with_name(f"{out.name}-run")
     shutil.rmtree(run, ignore_errors=True)
     unaries: dict[str, NDArray[np.float32]] = {}
@@ -99,7 +99,7 @@ def _train(out: Path, root: Path, config: Config, stages: dict[str, int]) -> Non
     shutil.rmtree(run)
 
 
-def _examples(root: Path, cache: Path, config: Config) -> list[Example]:
+def choose_examples(root: Path, cache: Path, config: Config) -> list[Example]:
     """The cases to train on, with seeds from an atlas of all masks outside the validation split."""
     found = find_dataset(root)
     label = chosen_label(found, config.label)
