@@ -16,6 +16,7 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 bench: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,bench]"
 	$(BIN)/python bench/cut.py
 
 $(VENV)/ready: pyproject.toml constraints.txt
