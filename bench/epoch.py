@@ -24,7 +24,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, GridConfig
 from discoseg.data.layouts import find_dataset
@@ -133,9 +132,10 @@ def pymaxflow_cuts(material: Material, config: Config) -> Iterator[None]:
         region: Region,
         foresight: Foresight | None,
         unary: torch.Tensor,
+        mask: torch.Tensor,
         strength: float,
         there: torch.cuda.Event | None,
-    ) -> NDArray[np.bool_]:
+    ) -> None:
         if there is not None:
             there.synchronize()
         assert region.box is not None
@@ -154,7 +154,7 @@ def pymaxflow_cuts(material: Material, config: Config) -> Iterator[None]:
         cost = unary.numpy().astype(np.float64)
         if region.seeds is not None:
             cost[region.seeds == 0], cost[region.seeds == 1] = 1e6, -1e6
-        return cut_by_pymaxflow(kept[id(region)]._replace(cost=cost, strength=strength))
+        mask.numpy()[:] = cut_by_pymaxflow(kept[id(region)]._replace(cost=cost, strength=strength))
 
     with mock.patch("discoseg.proposals._cut", cut), mock.patch.object(material, "idle_cores", False):
         yield

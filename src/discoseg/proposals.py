@@ -76,30 +76,34 @@ class CrfProposer:
         pinned = device.type == "cuda"  # only then a copy runs beside the host's own work
         shapes = [None if region.grid is None else region.grid.shape for region in regions]
         self._unaries = [None if shape is None else torch.empty(shape, pin_memory=pinned) for shape in shapes]
+        self._masks = [
+            None if shape is None else torch.empty(shape, dtype=torch.bool, pin_memory=pinned) for shape in shapes
+        ]
         self._foresights: list[Foresight | None] = [None] * len(regions)
         if foresee and sum(_flow_bytes(region) for region in regions) <= _MOST_FLOW_BYTES:
             self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in regions]
         self._guesses: list[Future[None] | None] = [None] * len(regions)
-        self._cuts: list[Future[NDArray[np.bool_]] | None] = []
+        self._cuts: list[Future[None] | None] = []
 
     def start(self, probability: torch.Tensor, prior: Prior, until: int) -> None:
         """Cut the volumes that end before slice ``until`` and have not been started; ``probability`` is (N, H, W)."""
         while len(self._cuts) < len(self._regions) and self._regions[len(self._cuts)].slices.stop <= until:
             index = len(self._cuts)
             there = self._copy_unary(index, probability, prior)
-            host, cut = self._unaries[index], None
-            if host is not None:
+            unary, mask, cut = self._unaries[index], self._masks[index], None
+            if unary is not None and mask is not None:
                 region, foresight, strength = self._regions[index], self._foresights[index], self._strength / prior.mu
-                cut = self._pool.submit(_cut, region, foresight, host, strength, there)
+                cut = self._pool.submit(_cut, region, foresight, unary, mask, strength, there)
             self._cuts.append(cut)
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
         """Return the CRF proposals ŷ of all volumes, (N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
         self.start(probability, prior, len(probability))
         proposal = torch.zeros_like(probability, dtype=torch.bool) if seeds is None else seeds == 1
-        for region, cut in zip(self._regions, self._cuts, strict=True):
-            if cut is not None:
-                proposal[region.slices][region.box] = torch.from_numpy(cut.result()).to(proposal.device)
+        for region, mask, cut in zip(self._regions, self._masks, self._cuts, strict=True):
+            if mask is not None and cut is not None:
+                cut.result()
+                proposal[region.slices][region.box].copy_(mask, non_blocking=True)  # read before the residuals are
         self._cuts = []
         return proposal
 
@@ -138,15 +142,18 @@ def _cut(
     region: Region,
     foresight: Foresight | None,
     unary: torch.Tensor,
+    mask: torch.Tensor,
     strength: float,
     there: torch.cuda.Event | None,
-) -> NDArray[np.bool_]:
+) -> None:
+    """Cut a region once its costs ``unary`` are there, into ``mask``."""
     assert region.grid is not None
     if there is not None:
         there.synchronize()
     if foresight is not None:
-        return foresight.cut(unary.numpy(), strength=strength)
-    return region.grid.cut(unary.numpy(), strength=strength, seeds=region.seeds)
+        mask.numpy()[:] = foresight.cut(unary.numpy(), strength=strength)
+    else:
+        mask.numpy()[:] = region.grid.cut(unary.numpy(), strength=strength, seeds=region.seeds)
 
 
 def _guess(foresight: Foresight, unary: torch.Tensor, strength: float, there: torch.cuda.Event | None) -> None:

@@ -149,6 +149,7 @@ def _find_thresholds(key: Tensor, owner: Tensor, wanted: Tensor) -> tuple[Tensor
     largest there is, and none equal to it is chosen.
     """
     volumes = wanted.numel()
+    ones = owner.new_ones(()).expand_as(owner)
     remaining = wanted
     prefix = torch.zeros_like(wanted)  # of the threshold, of as many leading digits as are known
     for shift, width in _DIGITS:
@@ -157,7 +158,8 @@ def _find_thresholds(key: Tensor, owner: Tensor, wanted: Tensor) -> tuple[Tensor
         leading = (key.to(torch.int64) + 2**31) >> shift
         inside = (leading >> width) == prefix[owner]
         place = torch.where(inside, owner * bins + (leading & (bins - 1)), volumes * bins)
-        histogram = torch.bincount(place, minlength=volumes * bins + 1)[:-1].view(volumes, bins)
+        counts = place.new_zeros(volumes * bins + 1).scatter_add_(0, place, ones)  # bincount would wait for the device
+        histogram = counts[:-1].view(volumes, bins)
         at_least = histogram.flip(1).cumsum(1).flip(1)  # keys of this digit or a higher one
         digit = ((at_least >= remaining[:, None]).sum(1) - 1).clamp(min=0)
         column = digit[:, None]
