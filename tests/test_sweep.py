@@ -1,10 +1,13 @@
 """Several trainings at once give the bytes of one after the other, and a failure stops nobody else."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from discoseg import sweep
+from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
 from discoseg.errors import UserError
 from discoseg.sweep import _data_settings, fit_many
@@ -14,31 +17,93 @@ from test_train import SMALL
 TINY = replace(SMALL, label="LV", method="full", epochs=2)
 
 
+FINAL = "checkpoints/final.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread for each of two trainings, as for those that tests compare them with."""
+    monkeypatch.setattr(sweep, "usable_cores", lambda: 2)
+
+
 def test_equals_one_after_the_other_and_resumes(phantoms: Path, tmp_path: Path) -> None:
     runs = {tmp_path / name: replace(TINY, seed=seed) for seed, name in enumerate(("a", "b"))}
     seen: dict[str, float] = {}
-    fit_many(phantoms, runs, device="cpu", at_once=2, progress=lambda run, done, _: seen.update({run.name: done}))
+    fit_many(phantoms, runs, device="cpu", progress=lambda run, done, _: seen.update({run.name: done}))
     assert seen == {"a": 2, "b": 2}
     fit(phantoms, tmp_path / "alone", replace(TINY, seed=1), device="cpu")
-    final = "checkpoints/final.safetensors"
-    assert (tmp_path / "b" / final).read_bytes() == (tmp_path / "alone" / final).read_bytes()
+    whole = (tmp_path / "alone" / FINAL).read_bytes()
+    assert (tmp_path / "b" / FINAL).read_bytes() == whole
     with pytest.raises(UserError, match="already in use"):
         fit_many(phantoms, runs, device="cpu")
-    before = (tmp_path / "a" / final).stat().st_mtime_ns
-    (tmp_path / "b" / final).unlink()
+    before = (tmp_path / "a" / FINAL).stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "b")
+    with pytest.raises(_Interrupted):
+        fit(phantoms, tmp_path / "b", replace(TINY, seed=1), device="cpu", progress=_interrupt_after_one)
     fit_many(phantoms, runs, device="cpu", resume=True)
-    assert (tmp_path / "a" / final).stat().st_mtime_ns == before
-    assert (tmp_path / "b" / final).read_bytes() == (tmp_path / "alone" / final).read_bytes()
+    assert (tmp_path / "a" / FINAL).stat().st_mtime_ns == before
+    assert (tmp_path / "b" / FINAL).read_bytes() == whole
 
 
-def test_a_failure_is_named_and_stops_nobody_else(phantoms: Path, tmp_path: Path) -> None:
-    runs = {
-        tmp_path / "bad": replace(TINY, optimiser=OptimiserConfig(lr=1e30)),
-        tmp_path / "good": TINY,
-    }
-    with pytest.raises(UserError, match=r"bad: the loss became"):
+class _Interrupted(Exception):
+    pass
+
+
+def _interrupt_after_one(done: float, message: str) -> None:
+    if done > 1:
+        raise _Interrupted
+
+
+def test_a_finished_run_goes_on_to_more_epochs_but_not_with_other_settings(phantoms: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    fit(phantoms, run, TINY, device="cpu")
+    fit_many(phantoms, {run: replace(TINY, epochs=3)}, device="cpu", resume=True)
+    assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 3
+    other = replace(TINY, epochs=3, optimiser=OptimiserConfig(lr=1e-5))
+    with pytest.raises(UserError, match=r"run: .*another setting: optimiser"):
+        fit_many(phantoms, {run: other}, device="cpu", resume=True)
+
+
+def test_failures_are_all_named_and_stop_nobody_else(phantoms: Path, tmp_path: Path) -> None:
+    bad = replace(TINY, optimiser=OptimiserConfig(lr=1e30))
+    runs = {tmp_path / "bad": bad, tmp_path / "worse": replace(TINY, method="partial"), tmp_path / "good": TINY}
+    with pytest.raises(UserError, match=r"bad: the loss became.*worse: --method partial"):
         fit_many(phantoms, runs, device="cpu")
-    assert (tmp_path / "good/checkpoints/final.safetensors").is_file()
+    assert (tmp_path / "good" / FINAL).is_file()
+
+
+def test_an_interruption_begins_nothing_new(phantoms: Path, tmp_path: Path) -> None:
+    runs = {tmp_path / name: replace(TINY, epochs=30) for name in ("a", "b", "c", "d")}
+
+    def progress(run: Path, done: float, message: str) -> None:
+        if done > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_many(phantoms, runs, device="cpu", at_once=1, progress=progress)
+    assert not any((tmp_path / name).exists() for name in ("b", "c", "d"))
+    assert not (tmp_path / "a" / FINAL).exists()
+
+
+def test_command_refuses_what_cannot_be(phantoms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.toml").write_text("epochs = 1\n")
+    twice = [str(tmp_path / folder / "same.toml") for folder in ("x", "y")]
+    out = tmp_path / "out"
+    for arguments, said in (
+        (["--configs", *twice], "same name"),
+        (["--configs", twice[0], "--at-once", "0"], "--at-once 0"),
+        (["--configs", str(tmp_path / "none.toml")], "none.toml"),
+    ):
+        with pytest.raises(SystemExit) as exited:
+            main(["sweep", str(phantoms), "--out", str(out), *arguments])
+        assert exited.value.code == 2
+        error = capsys.readouterr().err
+        assert error.startswith("discoseg: error: ")
+        assert error.count("\n") == 1
+        assert said in error
+        assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from discoseg import checkpoints
 from discoseg import train as training
 from discoseg.checkpoint import load_tensors
 from discoseg.config import (
@@ -80,7 +81,7 @@ def test_resumed_run_ends_in_the_bytes_of_an_uninterrupted_one(
         "enet" if method == "crf+size" else "unet"
     )  # ENet has dropout: its random state must survive too
     config = replace(SMALL, method=method, network=NetworkConfig(name=network, width=4))
-    monkeypatch.setattr(training, "_CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
     _run(examples, config, tmp_path / "whole")
     with pytest.raises(_Interrupted):
         _run(examples, config, tmp_path / "parts", until=1.5)
@@ -146,7 +147,7 @@ def test_killed_run_resumes_to_the_same_model(examples: list[Example], tmp_path:
         "from pathlib import Path\n"
         "from dataclasses import replace\n"
         "import test_train as t, conftest\n"
-        "t.training._CHECKPOINT_EVERY_S = 0.0\n"
+        "t.checkpoints.EVERY_S = 0.0\n"
         "examples = conftest.examples.__wrapped__()\n"
         "t._run(examples, replace(t.SMALL, epochs=8), Path(sys.argv[2]), resume=len(sys.argv) > 3)\n"
     )
@@ -175,23 +176,23 @@ def test_an_error_of_the_writing_thread_ends_the_training(
     def fail(path: Path, *content: object) -> None:
         raise UserError(f"cannot write {path}: no space left on device")
 
-    monkeypatch.setattr(training, "save_tensors", fail)
+    monkeypatch.setattr(checkpoints, "save_tensors", fail)
     with pytest.raises(UserError, match="no space left"):
         _run(examples, SMALL, tmp_path / "run")
     assert not (tmp_path / "run/checkpoints/final.safetensors").exists()
 
 
 def test_slow_checkpoints_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_CHECKPOINT_EVERY_S", 0.0)
-    with training.Checkpoints() as checkpoints:
-        assert checkpoints.due
-        checkpoints._writing = Future()
-        assert not checkpoints.due  # one is being written
-        checkpoints._writing.set_result(1e6)
-        assert not checkpoints.due  # that took long
-        checkpoints._writing = Future()
-        checkpoints._writing.set_result(0.0)
-        assert checkpoints.due
+    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    with checkpoints.Checkpoints() as writer:
+        assert writer.due
+        writer._writing = Future()
+        assert not writer.due  # one is being written
+        writer._writing.set_result(1e6)
+        assert not writer.due  # that took long
+        writer._writing = Future()
+        writer._writing.set_result(0.0)
+        assert writer.due
 
 
 def test_folder_in_use_is_refused_and_untouched(examples: list[Example], tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Train several configurations on one dataset, as many at a time as the device has room for."""
+    """Train several configurations on one dataset, some of them at a time."""
 
     dataset: DatasetArgument
     """Folder of the dataset."""
@@ -184,9 +184,9 @@ class Sweep:
     device: Device = "auto"
     """Where to train; auto takes CUDA where there is one."""
     at_once: int | None = None
-    """Trainings at a time; by default one for each core, or eight on a GPU."""
+    """Trainings at a time; by default one for each core, or two on a GPU."""
     resume: bool = False
-    """Leave finished runs as they are and go on with those begun."""
+    """Leave finished runs as they are and go on with those begun, with the sources they were started with."""
 
     def run(self) -> int:
         """Run the command; return the exit status."""

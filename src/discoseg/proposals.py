@@ -103,7 +103,7 @@ class CrfProposer:
         for region, mask, cut in zip(self._regions, self._masks, self._cuts, strict=True):
             if mask is not None and cut is not None:
                 cut.result()
-                proposal[region.slices][region.box].copy_(mask, non_blocking=True)  # read before the residuals are
+                proposal[region.slices][region.box].copy_(mask, non_blocking=True)  # before the residuals are read
         self._cuts = []
         return proposal
 
@@ -120,7 +120,8 @@ class CrfProposer:
         """Begin to copy a region's costs ½ − s − û to the host; return what tells when they are there."""
         region, host, guess = self._regions[index], self._unaries[index], self._guesses[index]
         if guess is not None:
-            guess.result()  # it reads the same memory
+            if not guess.cancel():  # one that has not begun would come too late
+                guess.result()  # it reads the same memory
             self._guesses[index] = None
         if host is None:
             return None
@@ -135,7 +136,7 @@ class CrfProposer:
 
 def _flow_bytes(region: Region) -> int:
     """Return what keeping a region's flow takes (:class:`discoseg.discrete.Foresight`)."""
-    return 0 if region.grid is None else (4 * region.grid.neighbours + 21) * int(np.prod(region.grid.shape))
+    return 0 if region.grid is None else (4 * region.grid.neighbours + 30) * int(np.prod(region.grid.shape))
 
 
 def _cut(
@@ -168,6 +169,7 @@ class SizeProposer:
     def __init__(self, examples: Sequence[Example], honour_seeds: bool, pool: Executor, device: torch.device) -> None:
         self._pool = pool
         self._bounds = [(e.bounds.low_vox, e.bounds.high_vox) for e in examples if e.bounds is not None]
+        assert len(self._bounds) == len(examples)
         self._seeds = [example.seeds if honour_seeds else None for example in examples]
         self._depths = [len(example.seeds) for example in examples]
         # On a CPU numpy's partition, volume by volume, is several times faster than histograms.

@@ -55,27 +55,29 @@ class Replay:
     """
 
     def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        self._work = work
+        self._work: Callable[[], None] | None = work
         self._plain_runs = _EAGER_RUNS if device.type == "cuda" else None
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
         """Do the work once, on the current stream; on CUDA that must not be the default one."""
-        if self._plain_runs is None:
+        if self._work is not None and self._plain_runs is None:
             self._work()
             return
-        if self._graph is None and self._plain_runs == 0:
-            self._record()
+        if self._work is not None and self._plain_runs == 0:
+            self._graph = _record(self._work)
+            self._work = None  # it may hold what holds this: the graph's memory must not wait for a garbage collection
         with _gate.run():
             if self._graph is not None:
                 self._graph.replay()
-            else:
+            elif self._work is not None and self._plain_runs is not None:
                 self._plain_runs -= 1
                 self._work()
 
-    def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream()
-        with _gate.record(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self._work()
-        self._graph = graph
+
+def _record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.current_stream()
+    with _gate.record(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        work()
+    return graph

@@ -123,7 +123,8 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
 
 def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """A run goes on only with the settings it was started with; just the number of epochs may differ."""
-    old, new = _flat(before), _flat(now)
+    new = _flat(now)
+    old = {**_flat(to_dict(Config())), **_flat(before)}  # settings that came later had their default
     for key in sorted(old.keys() | new.keys()):
         if key != "epochs" and old.get(key) != new.get(key):
             raise UserError(

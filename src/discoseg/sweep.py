@@ -1,10 +1,10 @@
-"""Several trainings on one dataset at once: threads that share a GPU and what lies on it, or a process for each core.
+"""Several trainings on one dataset at a time: threads that share a GPU and what lies on it, or processes on a CPU.
 
     discoseg sweep ACDC --configs lv-rho0.1.toml lv-rho1.toml --seeds seeds/LV --out runs
 
-Small networks leave a GPU mostly idle. Trainings in threads of one process fill it, each on a stream of its own, and
-read the same slices and contrast weights. On a CPU the trainings have processes, one core each: torch's generator is
-one for all threads of a process, and the same seed must give the same bytes.
+Threads of one process, each on a CUDA stream of its own, read the same slices and contrast weights. They also share
+the device's random generator, so a sweep on a GPU does not repeat exactly. On a CPU the trainings have processes and
+cores of their own, and the same seed gives the same bytes.
 """
 
 import multiprocessing
@@ -12,23 +12,53 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from discoseg.config import Config
+from discoseg.config import Config, load_config
 from discoseg.data.files import usable_cores
 from discoseg.errors import UserError
 from discoseg.material import Material
 from discoseg.run import RunFolder
-from discoseg.train import Progress, choose_device, train_on
-from discoseg.workflow import Inputs, fit, gather_inputs
+from discoseg.train import choose_device, train_on
+from discoseg.workflow import Inputs, fit, gather_inputs, recorded_sources
 
 RunProgress = Callable[[Path, float, str], None]
 """Called with a run folder, the epochs done so far and a line about what is going on."""
 
-_AT_ONCE_ON_CUDA = 8
+_AT_ONCE_ON_CUDA = 2  # more fill the GPU no better: see docs/performance.md
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training of a sweep; ``sources`` are what :func:`discoseg.fit` takes beside the configuration."""
+
+    dataset: Path
+    run: Path
+    config: Config
+    resume: bool
+    sources: dict[str, Any]
+
+
+class _Stop(Protocol):
+    """What threading's and multiprocessing's events have in common."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+
+class _Reports(Protocol):
+    """Where trainings put their progress: a queue of this process or of another."""
+
+    def put(self, item: tuple[Path, float, str]) -> None: ...
+
+    def get(self, block: bool = True, timeout: float | None = None) -> tuple[Path, float, str]: ...
+
+    def empty(self) -> bool: ...
 
 
 def fit_many(
@@ -45,113 +75,148 @@ def fit_many(
 ) -> None:
     """Train every configuration into its run folder, ``at_once`` of them at a time; see :func:`discoseg.fit`.
 
-    By default that is one for each core, or eight on a GPU. With ``resume`` finished runs stay as they are and begun
-    ones go on. A training that fails does not stop the others; its error is raised in the end.
+    By default that is one for each core, or two on a GPU. With ``resume`` finished runs stay as they are and begun
+    ones go on with the sources they were started with. A training that fails does not stop the others; all failures
+    are raised together in the end. A script that calls this needs ``if __name__ == "__main__":`` around the call.
     """
-    unfinished = {run: config for run, config in runs.items() if not (resume and RunFolder(run).final.is_file())}
-    begun = {run: resume and (run / "config.toml").is_file() for run in unfinished}
-    for run, resumed in begun.items():
-        RunFolder.require_usable(run, resume=resumed)
-    sources: dict[str, Any] = {"seeds": seeds, "split": split, "validation_fraction": validation_fraction}
+    if at_once is not None and at_once < 1:
+        raise UserError(f"at_once is {at_once}: it must be at least 1")
     on_cuda = choose_device(device).type == "cuda"
-    start = _start_threads if on_cuda else _start_processes
-    workers = min(at_once or (_AT_ONCE_ON_CUDA if on_cuda else usable_cores()), max(1, len(unfinished)))
+    workers = at_once or (_AT_ONCE_ON_CUDA if on_cuda else usable_cores())
+    given = {"seeds": seeds, "split": split, "validation_fraction": validation_fraction}
+    jobs = []
+    for run, config in runs.items():
+        begun = resume and (run / "config.toml").is_file()
+        if not (begun and _is_finished(run, config)):
+            RunFolder.require_usable(run, resume=begun)
+            jobs.append(Job(dataset, run, config, begun, _recorded(run, given) if begun else given))
     with ExitStack() as stack:
-        reports: queue.Queue[tuple[Path, float, str]]
-        jobs, reports = start(stack, dataset, unfinished, begun, sources, workers)
-        while not all(job.done() for job in jobs.values()) or not reports.empty():
+        submit, reports, stop = (_start_threads if on_cuda else _start_processes)(stack, workers)
+        failures = _run_all(jobs, workers, submit, reports, stop, progress)
+    _raise(failures)
+
+
+def _is_finished(run: Path, config: Config) -> bool:
+    """Say whether a run has all its files and was made with these settings; if not with these, resuming says so."""
+    folder = RunFolder(run)
+    if not (folder.final.is_file() and (run / "cases.csv").is_file()):
+        return False
+    stored = load_config(str(run / "config.toml"))
+    return stored == replace(config, size_csv=config.size_csv and config.size_csv.resolve())
+
+
+def _recorded(run: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the sources of a begun run; what is given anew takes their place."""
+    recorded = recorded_sources(run)
+    folders = {name: given[name] or (recorded[name] and Path(recorded[name])) for name in ("seeds", "split")}
+    return {**folders, "validation_fraction": recorded["validation_fraction"]}
+
+
+def _run_all(
+    jobs: list[Job],
+    workers: int,
+    submit: Callable[[Job], "Future[None]"],
+    reports: _Reports,
+    stop: _Stop,
+    progress: RunProgress,
+) -> dict[Path, BaseException]:
+    """Keep ``workers`` jobs under way until all are done; return the errors of those that failed."""
+    waiting = list(jobs)
+    running: dict[Future[None], Path] = {}
+    failures: dict[Path, BaseException] = {}
+    try:
+        while waiting or running or not reports.empty():
+            while waiting and len(running) < workers:  # a pool would begin what waits in it after an interruption
+                job = waiting.pop(0)
+                try:
+                    running[submit(job)] = job.run
+                except BrokenProcessPool as broken:
+                    failures[job.run] = broken
             with suppress(queue.Empty):
                 progress(*reports.get(timeout=0.2))
-    for run, job in jobs.items():
-        try:
-            job.result()
-        except UserError as error:
-            raise UserError(f"{run}: {error}") from error
+            for future in [future for future in running if future.done()]:
+                run, error = running.pop(future), future.exception()
+                if error is not None:
+                    failures[run] = error
+    except BaseException:
+        stop.set()
+        raise
+    return {job.run: failures[job.run] for job in jobs if job.run in failures}
 
 
-Started = tuple[dict[Path, "Future[None]"], "queue.Queue[tuple[Path, float, str]]"]
+def _raise(failures: dict[Path, BaseException]) -> None:
+    """Raise one error that names every run that failed, and why."""
+    lines = []
+    for run, error in failures.items():
+        if isinstance(error, BrokenProcessPool):
+            lines.append(f"{run}: its process ended abruptly, or another's did; is there too little memory?")
+        elif isinstance(error, UserError):
+            lines.append(f"{run}: {error}")
+        else:
+            error.add_note(f"while training {run}")
+            raise error
+    if lines:
+        raise UserError("; ".join(lines))
 
 
-def _start_processes(
-    stack: ExitStack,
-    dataset: Path,
-    runs: Mapping[Path, Config],
-    begun: Mapping[Path, bool],
-    sources: dict[str, Any],
-    workers: int,
-) -> Started:
+def _start_processes(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
     context = multiprocessing.get_context("spawn")
-    reports = stack.enter_context(context.Manager()).Queue()
+    manager = stack.enter_context(context.Manager())
+    reports, stop = manager.Queue(), manager.Event()
     pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
-    stack.callback(pool.shutdown, cancel_futures=True)  # after an interruption what has not begun does not begin
     threads = max(1, usable_cores() // workers)
-    jobs = {run: pool.submit(_fit, dataset, run, runs[run], begun[run], sources, threads, reports) for run in runs}
-    return jobs, reports
+    return lambda job: pool.submit(_fit, job, threads, reports, stop), reports, stop
 
 
-def _fit(
-    dataset: Path,
-    run: Path,
-    config: Config,
-    resume: bool,
-    sources: dict[str, Any],
-    threads: int,
-    reports: "queue.Queue[tuple[Path, float, str]]",
-) -> None:
+def _fit(job: Job, threads: int, reports: _Reports, stop: _Stop) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    report: Progress = lambda done, message: reports.put((run, done, message))  # noqa: E731
-    fit(dataset, run, config, **sources, device="cpu", resume=resume, progress=report)
+    report = _reporter(job.run, reports, stop)
+    report(0.0, "preparing")
+    fit(job.dataset, job.run, job.config, **job.sources, device="cpu", resume=job.resume, progress=report)
 
 
-def _start_threads(
-    stack: ExitStack,
-    dataset: Path,
-    runs: Mapping[Path, Config],
-    begun: Mapping[Path, bool],
-    sources: dict[str, Any],
-    workers: int,
-) -> Started:
+def _reporter(run: Path, reports: _Reports, stop: _Stop) -> Callable[[float, str], None]:
+    """Return what a training calls with its progress: it ends the training when the sweep is interrupted."""
+
+    def report(done: float, message: str) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        reports.put((run, done, message))
+
+    return report
+
+
+def _start_threads(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
     device = choose_device("cuda")
     reports: queue.Queue[tuple[Path, float, str]] = queue.Queue()
-    shared: dict[Config, tuple[Inputs, Material]] = {}
-    for config in runs.values():
-        key = _data_settings(config)
-        if key not in shared:
-            inputs = gather_inputs(dataset, config, **sources)
-            material = Material(inputs.training, inputs.validation, device, idle_cores=workers == 1)
-            shared[key] = inputs, stack.enter_context(material)
     stop = threading.Event()
+    shared: dict[str, tuple[Inputs, Material]] = {}
+    gathering = threading.Lock()
+    materials = stack.enter_context(ExitStack())  # closed after the threads have ended
     pool = stack.enter_context(ThreadPoolExecutor(workers))
-    stack.callback(pool.shutdown, cancel_futures=True)
-    stack.callback(stop.set)  # first of all: running ones end, and what has not begun does not begin
 
-    def work(run: Path, config: Config) -> None:
-        def report(done: float, message: str) -> None:
-            if stop.is_set():
-                raise KeyboardInterrupt
-            reports.put((run, done, message))
+    def work(job: Job) -> None:
+        report = _reporter(job.run, reports, stop)
+        report(0.0, "preparing")
+        key = repr((_data_settings(job.config), sorted(job.sources.items())))
+        with gathering:
+            if key not in shared:
+                inputs = gather_inputs(job.dataset, job.config, **job.sources)
+                material = Material(inputs.training, inputs.validation, device, idle_cores=workers == 1)
+                shared[key] = inputs, materials.enter_context(material)
+        inputs, material = shared[key]
+        config = replace(job.config, size_csv=inputs.config.size_csv)
+        facts = {"model": inputs.model, "sources": inputs.sources}
+        train_on(material, config, job.run, **facts, resume=job.resume, progress=report)
 
-        inputs, material = shared[_data_settings(config)]
-        config = replace(config, size_csv=inputs.config.size_csv)
-        train_on(
-            material,
-            config,
-            run,
-            model=inputs.model,
-            sources=inputs.sources,
-            resume=begun[run],
-            progress=report,
-        )
-
-    return {run: pool.submit(work, run, config) for run, config in runs.items()}, reports
+    return lambda job: pool.submit(work, job), reports, stop
 
 
 def _data_settings(config: Config) -> Config:
     """Return a configuration that is equal for all whose examples are: what does not touch them is left out."""
     plain = Config(method="full" if config.method == "full" else "crf+size" if config.needs_bounds else "partial")
-    honour = replace(plain.admm, honour_seeds=config.admm.honour_seeds)
     return replace(
         plain,
         label=config.label,
@@ -159,5 +224,5 @@ def _data_settings(config: Config) -> Config:
         size_eps=config.size_eps,
         size_ml=config.size_ml,
         size_csv=config.size_csv,
-        admm=honour,
+        admm=replace(plain.admm, honour_seeds=config.admm.honour_seeds),
     )

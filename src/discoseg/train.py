@@ -8,19 +8,16 @@ evaluation mode, predicts every training volume; (3) every 3D volume gets its pr
 """
 
 import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
 
 from discoseg import admm
-from discoseg.checkpoint import save_tensors
+from discoseg.checkpoints import Checkpoints
+from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
 from discoseg.errors import UserError
 from discoseg.material import Material
@@ -30,11 +27,9 @@ from discoseg.proposals import CrfProposer, SizeProposer
 from discoseg.run import RunFolder
 from discoseg.scores import score_cases, score_epoch, score_proposals
 from discoseg.slices import Slices
-from discoseg.state import State, restore_state, save_model, snapshot_state
+from discoseg.state import State, restore_state, save_model
 from discoseg.weak.examples import Example
 
-_CHECKPOINT_EVERY_S = 60.0  # a kill costs this much work, an epoch, and the writing of a checkpoint,
-_CHECKPOINT_SHARE = 0.05  # unless writing is so slow that it would take more than this share of the time
 _seeding = threading.Lock()  # torch's generator is one for all threads
 
 Progress = Callable[[float, str], None]
@@ -83,7 +78,8 @@ def train_on(
             state = start_state(material.slices, config)
         folder = RunFolder.open(run, resume=resume)
         if folder.latest.is_file():
-            restore_state(folder.latest, state, config, material.data)
+            with _seeding:
+                restore_state(folder.latest, state, config, material.data)
             folder.rewind(state.epoch)
             folder.write_config(config)  # more epochs may be wanted now
         else:
@@ -98,24 +94,7 @@ def train_on(
                 validate.all()
         while state.epoch < config.epochs:
             clock = Clock(material.device)
-            with clock("network"):
-                row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)))
-            with clock("predict"):
-                for part in predict.run():
-                    source = _average(state, predict.probability, part, config)
-                    for prior in state.priors:
-                        proposers[prior.name].start(source, prior, part.stop)
-            row |= _update_prior(state, "size", source, proposers, material, config, clock)
-            with clock("score"):  # while cores still cut
-                row |= score_epoch(predict.probability, material.slices, training, prefix="train")
-                if validate is not None and material.held_out is not None:
-                    row |= score_epoch(validate.all(), material.held_out, validation, prefix="val")
-            row |= _update_prior(state, "crf", source, proposers, material, config, clock)
-            if state.epoch + 1 < config.epochs:
-                for prior in state.priors:
-                    proposers[prior.name].foresee(source, prior)
-            with clock("score"):
-                row |= score_proposals(state.priors, material.slices, training)
+            row = _run_epoch(state, learn, predict, validate, proposers, material, config, clock, progress)
             state.history.append({"epoch": state.epoch + 1, **row})
             with clock("save"):
                 if row.get("val_dice", -1.0) > state.best_dice:
@@ -127,12 +106,47 @@ def train_on(
                     checkpoints.write(folder.latest, state, config, material.data)  # last: what it says is there
             folder.write_epoch(state.history[-1], clock.seconds)
             progress(state.epoch, _summary(state))
-        save_model(folder.final, state, config, model)
         scored = {"training": (training, score_cases(predict.probability, material.slices, training))}
         if validate is not None and material.held_out is not None:
             scored["validation"] = (validation, score_cases(validate.probability, material.held_out, validation))
         folder.write_cases(scored)
+        save_model(folder.final, state, config, model)  # last: where it is, the run is finished
     return state
+
+
+def _run_epoch(
+    state: State,
+    learn: TrainingPass,
+    predict: PredictionPass,
+    validate: PredictionPass | None,
+    proposers: dict[PriorName, CrfProposer | SizeProposer],
+    material: Material,
+    config: Config,
+    clock: Clock,
+    progress: Progress,
+) -> dict[str, float]:
+    """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
+    with clock("network"):
+        row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)))
+    source = state.average if config.averages else predict.probability
+    with clock("predict"):
+        for part in predict.run():
+            if config.averages:
+                _average(state, predict.probability, part, config)
+            for prior in state.priors:
+                proposers[prior.name].start(source, prior, part.stop)
+    row |= _update_prior(state, "size", source, proposers, material, config, clock)
+    with clock("score"):  # while cores still cut
+        row |= score_epoch(predict.probability, material.slices, material.training, prefix="train")
+        if validate is not None and material.held_out is not None:
+            row |= score_epoch(validate.all(), material.held_out, material.validation, prefix="val")
+    row |= _update_prior(state, "crf", source, proposers, material, config, clock)
+    if state.epoch + 1 < config.epochs:
+        for prior in state.priors:
+            proposers[prior.name].foresee(source, prior)
+    with clock("score"):
+        row |= score_proposals(state.priors, material.slices, material.training)
+    return row
 
 
 def choose_device(name: str) -> torch.device:
@@ -196,13 +210,10 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, CrfPropose
     return proposers
 
 
-def _average(state: State, probability: torch.Tensor, part: slice, config: Config) -> torch.Tensor:
-    """Return what proposals are made from, (N, H, W): probabilities, or their running mean with ``part`` taken in."""
-    if not config.averages:
-        return probability
+def _average(state: State, probability: torch.Tensor, part: slice, config: Config) -> None:
+    """Take the slices ``part`` of the probabilities (N, H, W) into their running mean."""
     decay = config.admm.average if state.epoch > 0 else 0.0
     state.average[part] = decay * state.average[part] + (1 - decay) * probability[part]
-    return state.average
 
 
 def _update_prior(
@@ -212,7 +223,7 @@ def _update_prior(
     proposers: dict[PriorName, CrfProposer | SizeProposer],
     material: Material,
     config: Config,
-    clock: "Clock",
+    clock: Clock,
 ) -> dict[str, float]:
     """Make a prior's proposals, if it has any, move its multipliers, adapt its μ; return the residuals."""
     row: dict[str, float] = {}
@@ -226,66 +237,6 @@ def _update_prior(
                 row[f"primal_{name}"], row[f"dual_{name}"] = residuals.primal, residuals.dual
                 admm.adapt_mu(prior, residuals, config.admm, state.epoch)
     return row
-
-
-class Checkpoints:
-    """Writes checkpoints beside the training, one at a time; leave it as a context, which waits for the last one."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
-        self._writing: Future[float] | None = None
-        self._last = time.monotonic()
-
-    @property
-    def due(self) -> bool:
-        """Whether the last checkpoint is old enough, and was not too long in writing, for another one."""
-        if self._writing is not None and not self._writing.done():
-            return False
-        took_s = self._writing.result() if self._writing is not None else 0.0
-        return time.monotonic() - self._last > max(_CHECKPOINT_EVERY_S, took_s / _CHECKPOINT_SHARE)
-
-    def write(self, path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
-        """Copy the state and begin to write it; an error of the one before is raised now."""
-        self._wait()
-        self._last = time.monotonic()
-        self._writing = self._thread.submit(_write, path, *snapshot_state(state, config, data))
-
-    def _wait(self) -> None:
-        if self._writing is not None:
-            self._writing.result()
-
-    def __enter__(self) -> "Checkpoints":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.shutdown()
-        if error is None:
-            self._wait()
-
-
-def _write(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> float:
-    """Write a checkpoint and return the seconds that took."""
-    start = time.monotonic()
-    save_tensors(path, tensors, meta)
-    return time.monotonic() - start
-
-
-class Clock:
-    """Seconds spent in each named phase of an epoch, the device's work included."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_cuda = device.type == "cuda"
-        self.seconds: dict[str, float] = defaultdict(float)
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        if self._on_cuda:
-            torch.cuda.current_stream().synchronize()
-        self.seconds[phase] += time.perf_counter() - start
 
 
 def _summary(state: State) -> str:

@@ -179,7 +179,7 @@ class PottsGrid:
 class Foresight:
     """Cuts of one grid with the same seeds, each of which may be begun before its unary costs are known.
 
-    It keeps the flow of the guess: 4 bytes an arc and 21 a voxel of the box around the unknown voxels. To be used by
+    It keeps the flow of the guess: 4 bytes an arc and 30 a voxel of the box around the unknown voxels. To be used by
     one thread at a time.
 
     >>> grid = PottsGrid(np.array([[0.1, 0.1, 0.9, 0.9]]), spacing_mm=(1, 1), sigma=0.1)
@@ -204,7 +204,10 @@ class Foresight:
             self._flow.guess(self._costs(unary, strength), float(strength))
 
     def cut(self, unary: ArrayLike, *, strength: float) -> NDArray[np.bool_]:
-        """Return the mask that :meth:`PottsGrid.cut` returns, up to the resolution of its integers."""
+        """Return the mask that :meth:`PottsGrid.cut` returns, up to the resolution of its integers.
+
+        That is the guess's, at most 16 times coarser: 1e-6 of a mean cost.
+        """
         self._begin()
         mask = self._foreground.copy()
         if self._flow is not None:

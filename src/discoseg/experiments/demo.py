@@ -97,7 +97,7 @@ def _whole(folder: Path) -> Iterator[Path]:
 
 
 def _train_all(phantoms: Path, seeds: Path, out: Path) -> None:
-    """Train all methods at once, each in a process of its own on one core, and show how far they are."""
+    """Train all methods at once and show how far they are."""
     runs = {out / method: replace(CONFIG, method=method) for method in METHODS}
     unfinished = [run.name for run in runs if not RunFolder(run).final.is_file()]
     if not unfinished:

@@ -35,7 +35,7 @@ class Plan:
     @property
     def padded_parts(self) -> int:
         """How many parts the kernels make room for: two sizes at most, because each is compiled anew."""
-        return _power_of_2(self.parts if self.parts > _FEW_PARTS else _FEW_PARTS)
+        return power_of_2(self.parts if self.parts > _FEW_PARTS else _FEW_PARTS)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -49,7 +49,7 @@ class Plan:
 
 def plan(rows: int, channels: int, itemsize: int) -> Plan:
     """Cut into parts enough to fill the GPU, and few enough that combining what they leave is cheap."""
-    columns = min(_power_of_2(channels), _SEGMENT_BYTES // itemsize)
+    columns = min(power_of_2(channels), _SEGMENT_BYTES // itemsize)
     if channels < 2 * columns:
         columns = min(columns, 16)  # one group alone needs many parts, and each adds to what is combined
     groups = math.ceil(channels / columns)
@@ -57,11 +57,11 @@ def plan(rows: int, channels: int, itemsize: int) -> Plan:
     chunk = math.ceil(rows / 2 ** (max(parts, 1).bit_length() - 1))
     parts = math.ceil(rows / chunk)
     most = 16 if groups * parts <= _PROGRAMS // 2 else 8  # of 128 registers a thread: one or two on a multiprocessor
-    warps = min(max(_power_of_2(chunk * columns // (32 * _PER_THREAD)), 4), most)
+    warps = min(max(power_of_2(chunk * columns // (32 * _PER_THREAD)), 4), most)
     return Plan(chunk, parts, columns, groups, warps)
 
 
-def _power_of_2(n: int) -> int:
+def power_of_2(n: int) -> int:
     """Return the smallest power of two that is at least ``n``."""
     return 1 << max(n - 1, 0).bit_length()
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from discoseg.networks import triton_weights as kernels
 from discoseg.networks.fused import kernels_fit, to_channels_last
+from discoseg.networks.fused_normalise import power_of_2
 
 Pair = tuple[int, int]
 
@@ -45,9 +46,9 @@ class Plan:
 
 def plan(rows: int, outputs: int, taps: int, inputs: int) -> Plan:
     """Cut into parts enough to occupy the GPU, each a whole number of blocks of rows."""
-    block_o = min(max(_power_of_2(outputs), _LEAST), _OUTPUTS)
-    block_i = min(_power_of_2(inputs), _COLUMNS)
-    block_t = min(_power_of_2(taps), _COLUMNS // block_i)
+    block_o = min(max(power_of_2(outputs), _LEAST), _OUTPUTS)
+    block_i = min(power_of_2(inputs), _COLUMNS)
+    block_t = min(power_of_2(taps), _COLUMNS // block_i)
     if block_t * block_i < _LEAST:
         block_i = _LEAST // block_t
     tiles = math.ceil(outputs / block_o) * math.ceil(taps / block_t) * math.ceil(inputs / block_i)
@@ -102,7 +103,7 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, *, stride: Pair, padd
         num_warps=_WARPS,
     )
     if cut.parts > 1:
-        parts = max(_power_of_2(cut.parts), _LEAST)
+        parts = max(power_of_2(cut.parts), _LEAST)
         block = _TILE // parts
         grid = (math.ceil(weight.numel() / block),)
         kernels.add_kernel[grid](partials, dw, cut.parts, weight.numel(), PARTS=parts, BLOCK=block)
@@ -118,8 +119,3 @@ def _steps(weight: Tensor) -> tuple[int, int, int] | None:
     if weight.is_contiguous():
         return taps * inputs, 1, taps
     return None
-
-
-def _power_of_2(n: int) -> int:
-    """Return the smallest power of two that is at least ``n``."""
-    return 1 << max(n - 1, 0).bit_length()
