@@ -161,18 +161,27 @@ def _raise(failures: dict[Path, BaseException]) -> None:
 
 def _start_processes(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
     context = multiprocessing.get_context("spawn")
-    manager = stack.enter_context(context.Manager())
-    reports, stop = manager.Queue(), manager.Event()
-    pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+    reports: _Reports = context.Queue()
+    stop = context.Event()
     threads = max(1, usable_cores() // workers)
-    return lambda job: pool.submit(_fit, job, threads, reports, stop), reports, stop
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin_process, initargs=(reports, stop, threads))
+    stack.enter_context(pool)
+    return lambda job: pool.submit(_fit, job), reports, stop
 
 
-def _fit(job: Job, threads: int, reports: _Reports, stop: _Stop) -> None:
+def _begin_process(reports: _Reports, stop: _Stop, threads: int) -> None:
     import torch
 
+    global _of_this_process
+    _of_this_process = reports, stop
     torch.set_num_threads(threads)
-    report = _reporter(job.run, reports, stop)
+
+
+_of_this_process: tuple[_Reports, _Stop]  # such things reach a process only as it begins
+
+
+def _fit(job: Job) -> None:
+    report = _reporter(job.run, *_of_this_process)
     report(0.0, "preparing")
     fit(job.dataset, job.run, job.config, **job.sources, device="cpu", resume=job.resume, progress=report)
 
