@@ -63,10 +63,14 @@ def test_cuts_are_each_volumes_own_optimum(
     honour: bool,
     batch: int,
 ) -> None:
-    proposer = CrfProposer(open_regions(examples, CRF, honour_seeds=honour), CRF.strength, pool, CPU)
+    regions, turns = open_regions(examples, CRF, honour_seeds=honour), [2, 0, 3, 1]
+    proposer = CrfProposer(regions, CRF.strength, pool, CPU, turns=turns)
+    order = torch.cat([torch.arange(len(probability))[regions[index].slices] for index in turns])
     for _ in range(2):  # an epoch leaves nothing behind
-        for until in range(batch, len(probability) + 1, batch):
-            proposer.start(probability, prior, until)
+        arrived = torch.full_like(probability, torch.nan)  # a cut that starts too early sees these
+        for done in range(batch, len(probability) + 1, batch):
+            arrived[order[:done]] = probability[order[:done]]
+            proposer.start(arrived, prior, done)
         proposal = proposer.finish(probability, prior, slices.seeds if honour else None)
     for example, part in _parts(examples):
         unary = (0.5 - probability[part] - prior.multiplier[part]).numpy()

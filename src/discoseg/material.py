@@ -17,8 +17,9 @@ from discoseg.weak.examples import Example
 class Material:
     """Training and validation examples on a device, for one training or several at a time.
 
-    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` their checksums; ``pool`` the
-    threads that cut. Leave it as a context, which ends the threads.
+    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` their checksums; ``turns`` are
+    the training volumes in the order in which they are predicted, ``order`` (N,) their slices; ``pool`` the threads
+    that cut. Leave it as a context, which ends the threads.
     """
 
     def __init__(
@@ -38,12 +39,15 @@ class Material:
         self.data = {"training": fingerprint(training), "validation": fingerprint(validation)}
         self.slices = stack_slices(training, device)
         self.held_out = stack_slices(validation, device) if validation else None
+        self.pool = ThreadPoolExecutor(usable_cores())
+        # Volumes with most to cut are predicted first: what is cut last should not take long.
+        self.turns = sorted(range(len(training)), key=lambda index: -int((training[index].seeds < 0).sum()))
+        self.order = torch.cat([(self.slices.volume == index).nonzero().flatten() for index in self.turns])
+        self._regions: dict[tuple[float, int, bool], list[Region]] = {}
+        self._lock = threading.Lock()
         if device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # a step's shapes never change: its algorithms are chosen by trial
             torch.cuda.synchronize()  # each training reads the slices on a stream of its own
-        self.pool = ThreadPoolExecutor(usable_cores())
-        self._regions: dict[tuple[float, int, bool], list[Region]] = {}
-        self._lock = threading.Lock()
 
     def regions(self, crf: CrfConfig, *, honour_seeds: bool) -> list[Region]:
         """Return where each training volume must be cut, with contrast weights that trainings of this σ share."""

@@ -131,22 +131,26 @@ class TrainingPass:
 class PredictionPass:
     """The network's foreground probability of all slices, batch by batch, in evaluation mode."""
 
-    def __init__(self, network: torch.nn.Module, slices: Slices, config: Config) -> None:
+    def __init__(
+        self, network: torch.nn.Module, slices: Slices, config: Config, order: torch.Tensor | None = None
+    ) -> None:
+        """``order`` (N,) is the one in which slices are predicted, by default that of the stack."""
         self._network, self._image, self._config = network, slices.image, config
         device = slices.image.device
         self.probability = torch.empty(slices.seeds.shape, device=device)
+        self._order = torch.arange(len(slices), device=device) if order is None else order
         self._places = torch.arange(_PREDICT_BATCH[device.type], device=device)
         self._next = torch.zeros((), dtype=torch.int64, device=device)
         self._step = Replay(self._predict_next, device)
 
-    def run(self) -> Iterator[slice]:
-        """Fill ``probability`` (N, H, W) and yield the slices that are new after each batch."""
+    def run(self) -> Iterator[torch.Tensor]:
+        """Fill ``probability`` (N, H, W) and yield the slices (B,) that are new after each batch."""
         self._network.eval()
         self._next.zero_()
         count, batch = len(self._image), len(self._places)
         for start in range(0, count, batch):
             self._step()
-            yield slice(start, min(start + batch, count))
+            yield self._order[start : start + batch]
 
     def all(self) -> torch.Tensor:
         """Return the probability of all slices, (N, H, W); the next pass overwrites it."""
@@ -159,6 +163,7 @@ class PredictionPass:
         places = self._next + self._places
         # A recorded batch has one size: the last slice fills it up.
         places = places.clamp(max=len(self._image) - 1) if places.is_cuda else places[places < len(self._image)]
+        places = self._order[places]
         with network_precision(self._config, places.device):
             logits = self._network(self._image[places])
         self.probability[places] = logits.float().softmax(dim=1)[:, 1]

@@ -67,10 +67,23 @@ class CrfProposer:
     """
 
     def __init__(
-        self, regions: Sequence[Region], strength: float, pool: Executor, device: torch.device, *, foresee: bool = False
+        self,
+        regions: Sequence[Region],
+        strength: float,
+        pool: Executor,
+        device: torch.device,
+        *,
+        turns: Sequence[int] | None = None,
+        foresee: bool = False,
     ) -> None:
-        """``strength`` is λ; the cuts run in ``pool``; ``foresee`` says whether cores are free for guesses."""
+        """``strength`` is λ; the cuts run in ``pool``; ``foresee`` says whether cores are free for guesses.
+
+        ``turns`` are the volumes in the order in which they are predicted, by default that of ``regions``.
+        """
         self._regions = regions
+        self._turns = list(range(len(regions))) if turns is None else list(turns)
+        lengths = [regions[index].slices.stop - regions[index].slices.start for index in self._turns]
+        self._ends = list(accumulate(lengths))  # slices predicted when a turn's volume is there
         self._strength = strength
         self._pool = pool
         pinned = device.type == "cuda"  # only then a copy runs beside the host's own work
@@ -83,28 +96,32 @@ class CrfProposer:
         if foresee and sum(_flow_bytes(region) for region in regions) <= _MOST_FLOW_BYTES:
             self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in regions]
         self._guesses: list[Future[None] | None] = [None] * len(regions)
-        self._cuts: list[Future[None] | None] = []
+        self._cuts: dict[int, Future[None] | None] = {}
 
-    def start(self, probability: torch.Tensor, prior: Prior, until: int) -> None:
-        """Cut the volumes that end before slice ``until`` and have not been started; ``probability`` is (N, H, W)."""
-        while len(self._cuts) < len(self._regions) and self._regions[len(self._cuts)].slices.stop <= until:
-            index = len(self._cuts)
+    def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
+        """Cut the volumes that have not been started and are among the first ``done`` slices predicted.
+
+        ``probability`` is (N, H, W).
+        """
+        while len(self._cuts) < len(self._turns) and self._ends[len(self._cuts)] <= done:
+            index = self._turns[len(self._cuts)]
             there = self._copy_unary(index, probability, prior)
             unary, mask, cut = self._unaries[index], self._masks[index], None
             if unary is not None and mask is not None:
                 region, foresight, strength = self._regions[index], self._foresights[index], self._strength / prior.mu
                 cut = self._pool.submit(_cut, region, foresight, unary, mask, strength, there)
-            self._cuts.append(cut)
+            self._cuts[index] = cut
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
         """Return the CRF proposals ŷ of all volumes, (N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
         self.start(probability, prior, len(probability))
         proposal = torch.zeros_like(probability, dtype=torch.bool) if seeds is None else seeds == 1
-        for region, mask, cut in zip(self._regions, self._masks, self._cuts, strict=True):
+        for index, cut in self._cuts.items():
+            region, mask = self._regions[index], self._masks[index]
             if mask is not None and cut is not None:
                 cut.result()
                 proposal[region.slices][region.box].copy_(mask, non_blocking=True)  # before the residuals are read
-        self._cuts = []
+        self._cuts = {}
         return proposal
 
     def foresee(self, probability: torch.Tensor, prior: Prior) -> None:
@@ -178,7 +195,7 @@ class SizeProposer:
             shapes = [example.seeds.shape for example in examples]
             self._selector = SizeSelector(shapes, self._bounds, self._seeds, device)
 
-    def start(self, probability: torch.Tensor, prior: Prior, until: int) -> None:
+    def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
         """Do nothing yet: all volumes are selected at once."""
 
     def foresee(self, probability: torch.Tensor, prior: Prior) -> None:

@@ -85,7 +85,7 @@ def train_on(
         else:
             folder.write_start(config, model, sources or {}, training, validation, material.device)
         learn = TrainingPass(state, material.slices, config)
-        predict = PredictionPass(state.network, material.slices, config)
+        predict = PredictionPass(state.network, material.slices, config, material.order)
         validate = PredictionPass(state.network, material.held_out, config) if material.held_out else None
         proposers = _proposers(material, config)
         if state.epoch == config.epochs:  # nothing to train, but to score
@@ -130,11 +130,13 @@ def _run_epoch(
         row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)))
     source = state.average if config.averages else predict.probability
     with clock("predict"):
-        for part in predict.run():
+        done = 0
+        for new in predict.run():
+            done += len(new)
             if config.averages:
-                _average(state, predict.probability, part, config)
+                _average(state, predict.probability, new, config)
             for prior in state.priors:
-                proposers[prior.name].start(source, prior, part.stop)
+                proposers[prior.name].start(source, prior, done)
     row |= _update_prior(state, "size", source, proposers, material, config, clock)
     with clock("score"):  # while cores still cut
         row |= score_epoch(predict.probability, material.slices, material.training, prefix="train")
@@ -203,17 +205,22 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, CrfPropose
     if config.uses_crf:
         regions = material.regions(config.crf, honour_seeds=honour)
         proposers["crf"] = CrfProposer(
-            regions, config.crf.strength, material.pool, material.device, foresee=material.idle_cores
+            regions,
+            config.crf.strength,
+            material.pool,
+            material.device,
+            turns=material.turns,
+            foresee=material.idle_cores,
         )
     if config.uses_size:
         proposers["size"] = SizeProposer(material.training, honour, material.pool, material.device)
     return proposers
 
 
-def _average(state: State, probability: torch.Tensor, part: slice, config: Config) -> None:
-    """Take the slices ``part`` of the probabilities (N, H, W) into their running mean."""
+def _average(state: State, probability: torch.Tensor, new: torch.Tensor, config: Config) -> None:
+    """Take the slices ``new`` (B,) of the probabilities (N, H, W) into their running mean."""
     decay = config.admm.average if state.epoch > 0 else 0.0
-    state.average[part] = decay * state.average[part] + (1 - decay) * probability[part]
+    state.average[new] = decay * state.average[new] + (1 - decay) * probability[new]
 
 
 def _update_prior(
