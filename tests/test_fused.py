@@ -238,3 +238,15 @@ def test_joining_one_channel_stays_channels_last() -> None:
     joined = join(x, torch.rand(2, 1, 4, 4))
     assert joined.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(joined[:, :3], x)
+
+
+def test_without_a_compiler_torch_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU machine may have no compiler, which Triton needs: training is slower then, but it trains."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(fused, "which", lambda name: None)
+    fused._has_triton.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="no C compiler"):
+            assert not fused.kernels_fit(torch.zeros(1, 1, 1, 1))
+    finally:
+        fused._has_triton.cache_clear()

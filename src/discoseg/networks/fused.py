@@ -5,10 +5,13 @@ many there are. On CUDA, where Triton can be imported, ``normalise`` takes two f
 one), where torch's modules take about eleven.
 """
 
+import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
+from shutil import which
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +48,13 @@ def to_channels_last(x: Tensor) -> Tensor:
 
 @cache
 def _has_triton() -> bool:
-    return find_spec("triton") is not None
+    if find_spec("triton") is None:
+        return False
+    if os.environ.get("TRITON_INTERPRET") == "1" or any(map(which, (os.environ.get("CC", "gcc"), "gcc", "clang"))):
+        return True
+    # Triton compiles what launches its kernels by the system's own compiler.
+    warnings.warn("no C compiler (gcc or clang): a GPU trains about half as fast, by torch's operations", stacklevel=2)
+    return False
 
 
 def normalise(
