@@ -39,6 +39,7 @@ class Plan:
 
     @property
     def grid(self) -> tuple[int, int]:
+        """Programs of a launch, groups of channels by parts of rows."""
         return self.groups, self.parts  # groups first: programs that share lines of memory run together
 
     def tile(self, per_thread: int) -> dict[str, int]:

@@ -41,6 +41,7 @@ class Plan:
 
     @property
     def block_r(self) -> int:
+        """Rows that a program multiplies at a time."""
         return _block_of_rows(self.block_t * self.block_i)
 
 
