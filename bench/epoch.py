@@ -187,7 +187,9 @@ def main() -> None:
                 flush=True,
             )
             ours = Timed(material, weak, config, folder / "crf+size")
-            print_phases(plain, ours)
+            size = Timed(material, weak, replace(config, method="size"), folder / "size")
+            print_phases({"full": plain, "size": size, "crf+size": ours})
+            print(f"one crf+size epoch is {ours.median_s() / plain.median_s():.3f} × one full epoch", flush=True)
             if device.type == "cuda":
                 print_floors(material, config)
             if arguments.rival:
@@ -211,13 +213,12 @@ def main() -> None:
                 print(f"250 epochs of crf+size: {whole.whole_s:.0f} s, validation Dice {whole.dice:.3f}")
 
 
-def print_phases(full: Timed, ours: Timed) -> None:
-    """Print the milliseconds of each phase, and the ratio of the epochs."""
-    print(f"{'phase, ms':12}{'full':>10}{'crf+size':>10}")
-    for phase in PHASES:
-        print(f"{phase:12}{1e3 * full.median_s(phase):10.1f}{1e3 * ours.median_s(phase):10.1f}")
-    print(f"{'epoch':12}{1e3 * full.median_s():10.1f}{1e3 * ours.median_s():10.1f}")
-    print(f"one crf+size epoch is {ours.median_s() / full.median_s():.3f} × one full epoch", flush=True)
+def print_phases(trainings: dict[str, Timed]) -> None:
+    """Print the milliseconds of each phase of each training."""
+    print("phase, ms   " + "".join(f"{method:>10}" for method in trainings))
+    for phase in (*PHASES, None):
+        cells = (f"{1e3 * timed.median_s(phase):10.1f}" for timed in trainings.values())
+        print(f"{phase or 'epoch':12}" + "".join(cells))
 
 
 if __name__ == "__main__":

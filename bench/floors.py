@@ -12,6 +12,8 @@ from discoseg.material import Material
 from discoseg.passes import PredictionPass, TrainingPass
 from discoseg.train import start_state
 
+_SHOWN = 12  # kernels of a step, those that take most
+
 
 def print_floors(material: Material, config: Config) -> None:
     """Print for a training step and for the prediction of a batch: milliseconds, kernels, and the floors.
@@ -31,7 +33,7 @@ def print_floors(material: Material, config: Config) -> None:
         batch, step = learn._steps[0]
         image = material.slices.image[:batch]
         flops, saved = _count_work(state.network, image)
-        _print_row("training step", _time(_forever(learn, step)), _kernels(_forever(learn, step)), batch)
+        _print_row("training step", _forever(learn, step), batch)
         floors = [3 * flops / flops_a_s, 2 * saved / bytes_a_s]
         print(
             f"  floor: {3 * flops / 1e9:.1f} GFLOP in {1e3 * floors[0]:.2f} ms, "
@@ -39,7 +41,7 @@ def print_floors(material: Material, config: Config) -> None:
         )
         once = _forever(predict, predict._step)
         slices = len(predict._places)
-        _print_row("prediction", _time(once), _kernels(once), slices)
+        _print_row("prediction", once, slices)
         print(f"  floor: {flops / batch * slices / 1e9:.1f} GFLOP in {1e3 * flops / batch * slices / flops_a_s:.2f} ms")
 
 
@@ -78,11 +80,13 @@ def _time(call: Callable[[], None], repeats: int = 100) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def _kernels(call: Callable[[], None]) -> int:
+def _kernels(call: Callable[[], None]) -> list[tuple[str, int, float]]:
+    """Return name, number and milliseconds of the kernels of a call, those that take most first."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         call()
         torch.cuda.synchronize()
-    return sum(event.count for event in profiler.key_averages())
+    kernels = [(event.key, event.count, event.self_device_time_total / 1e3) for event in profiler.key_averages()]
+    return sorted((kernel for kernel in kernels if kernel[2] > 0), key=lambda kernel: -kernel[2])
 
 
 def _measure_copy() -> float:
@@ -108,5 +112,9 @@ def _measure_product() -> float:
     return 2 * 8192**3 / seconds
 
 
-def _print_row(name: str, seconds: float, kernels: int, batch: int) -> None:
-    print(f"{name}, {batch} slices: {1e3 * seconds:.2f} ms, {kernels} kernels")
+def _print_row(name: str, call: Callable[[], None], batch: int) -> None:
+    kernels = _kernels(call)
+    count, busy_ms = sum(number for _, number, _ in kernels), sum(ms for _, _, ms in kernels)
+    print(f"{name}, {batch} slices: {1e3 * _time(call):.2f} ms, {count} kernels that take {busy_ms:.2f} ms one by one")
+    for kernel, number, ms in kernels[:_SHOWN]:
+        print(f"    {ms:7.3f} ms  {number:4d} × {kernel[:90]}")

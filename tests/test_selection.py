@@ -54,5 +54,8 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(UserError, match="infeasible"):
         SizeSelector([(1, 2, 2)], [(5, 6)], [None], CPU)
     selector = SizeSelector([(1, 2, 2)], [(1, 2)], [None], CPU)
+    selector.select(torch.full((1, 2, 2), torch.nan), None)
     with pytest.raises(UserError, match="NaN"):
-        selector.select(torch.full((1, 2, 2), torch.nan), None)
+        selector.require_finite()
+    selector.select(torch.zeros(1, 2, 2), None)
+    selector.require_finite()

@@ -62,9 +62,14 @@ class Residuals:
     dual: float
 
 
-def update_multipliers(prior: Prior, probability: torch.Tensor, proposal: torch.Tensor, rho: float) -> Residuals:
-    """Take over the new proposal (N, H, W) bool, move the multipliers by ρ (s − y), and return the residuals."""
-    squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
+def move_multipliers(
+    prior: Prior, probability: torch.Tensor, proposal: torch.Tensor, rho: float, squares: torch.Tensor
+) -> None:
+    """Take over the new proposal (N, H, W) bool and move the multipliers by ρ (s − y), without a wait for the device.
+
+    ``squares`` (2,) float64 becomes the sums over voxels of (s − y)² and (y − y_previous)²: see `residuals_of`.
+    """
+    squares.zero_()
     for start in range(0, len(probability), _SLICES_AT_ONCE):
         part = slice(start, start + _SLICES_AT_ONCE)
         new = proposal[part].to(torch.uint8) * 2
@@ -73,7 +78,11 @@ def update_multipliers(prior: Prior, probability: torch.Tensor, proposal: torch.
         squares += torch.stack([x.square().sum(dtype=torch.float64) for x in (difference, change)])
         prior.multiplier[part].add_(difference, alpha=rho)
         prior.doubled[part] = new
-    primal, dual = (squares / probability.numel()).sqrt().tolist()
+
+
+def residuals_of(prior: Prior, squares: torch.Tensor) -> Residuals:
+    """Read the residuals from what `move_multipliers` summed."""
+    primal, dual = (squares / prior.multiplier.numel()).sqrt().tolist()
     return Residuals(primal, prior.mu * dual)
 
 

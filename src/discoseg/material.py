@@ -39,7 +39,9 @@ class Material:
         self.data = {"training": fingerprint(training), "validation": fingerprint(validation)}
         self.slices = stack_slices(training, device)
         self.held_out = stack_slices(validation, device) if validation else None
-        self.pool = ThreadPoolExecutor(usable_cores())
+        cores = usable_cores()
+        driver = int(device.type == "cuda" and cores > 2)  # a core that is left to the thread which drives a GPU
+        self.pool = ThreadPoolExecutor(cores - driver)
         # Volumes with most to cut are predicted first: what is cut last should not take long.
         self.turns = sorted(range(len(training)), key=lambda index: -int((training[index].seeds < 0).sum()))
         self.order = torch.cat([(self.slices.volume == index).nonzero().flatten() for index in self.turns])

@@ -44,10 +44,11 @@ class TrainingPass:
         penalty = ["penalty"] if self._config.method == "penalty" else []
         return ["seeds", *(prior.name for prior in self._state.priors), *penalty]
 
-    def run(self, progress: Callable[[float], None]) -> dict[str, float]:
+    def run(self, progress: Callable[[float], None], beside: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Train on every slice once, in random order; return the learning rate and the mean of each loss term.
 
-        ``progress`` is told the fraction of the slices done.
+        ``progress`` is told the fraction of the slices done. ``beside`` is called when all steps are on their way,
+        which on CUDA is long before they are done.
         """
         state, optimiser = self._state, self._config.optimiser
         lr = optimiser.lr * optimiser.lr_factor ** (state.epoch // optimiser.lr_every)
@@ -61,6 +62,7 @@ class TrainingPass:
             step()
             done += size
             progress(done / len(self._slices))
+        beside()
         sums = (self._sums / len(self._slices)).tolist()
         means = {f"loss_{name}": value for name, value in zip(self._terms(), sums, strict=True)}
         total = sum(means.values())

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.admm import Prior
+from discoseg.admm import Prior, Residuals, move_multipliers, residuals_of
 from discoseg.config import CrfConfig
 from discoseg.discrete import Foresight, PottsGrid, select_by_size
 from discoseg.discrete.potts import Box, box_around
+from discoseg.replay import Replay
 from discoseg.selection import SizeSelector
 from discoseg.weak.examples import Example
 
@@ -96,6 +97,8 @@ class CrfProposer:
         if foresee and sum(_flow_bytes(region) for region in regions) <= _MOST_FLOW_BYTES:
             self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in regions]
         self._guesses: list[Future[None] | None] = [None] * len(regions)
+        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None  # what guesses start from
+        self._has_cut = False  # before the first cut there is nothing to guess from
         self._cuts: dict[int, Future[None] | None] = {}
 
     def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
@@ -122,16 +125,26 @@ class CrfProposer:
                 cut.result()
                 proposal[region.slices][region.box].copy_(mask, non_blocking=True)  # before the residuals are read
         self._cuts = {}
+        self._has_cut = True
         return proposal
 
     def foresee(self, probability: torch.Tensor, prior: Prior) -> None:
-        """Begin next epoch's cuts with these probabilities (N, H, W) and the new multipliers, where cores are free."""
-        for index, foresight in enumerate(self._foresights):
-            host = self._unaries[index]
-            if foresight is not None and host is not None:
-                there = self._copy_unary(index, probability, prior)
-                strength = self._strength / prior.mu
-                self._guesses[index] = self._pool.submit(_guess, foresight, host, strength, there)
+        """Begin the next cuts with the last probabilities (N, H, W) and the new multipliers, where cores are free.
+
+        Steps of the training may be under way on the current stream: the costs are copied beside them, and what comes
+        after the steps waits for the copies.
+        """
+        if not self._has_cut:
+            return
+        with torch.cuda.stream(self._beside):
+            for index in self._turns:
+                foresight, host = self._foresights[index], self._unaries[index]
+                if foresight is not None and host is not None:
+                    there = self._copy_unary(index, probability, prior)
+                    strength = self._strength / prior.mu
+                    self._guesses[index] = self._pool.submit(_guess, foresight, host, strength, there)
+        if self._beside is not None:
+            torch.cuda.current_stream().wait_stream(self._beside)
 
     def _copy_unary(self, index: int, probability: torch.Tensor, prior: Prior) -> torch.cuda.Event | None:
         """Begin to copy a region's costs ½ − s − û to the host; return what tells when they are there."""
@@ -194,6 +207,8 @@ class SizeProposer:
         if device.type == "cuda":
             shapes = [example.seeds.shape for example in examples]
             self._selector = SizeSelector(shapes, self._bounds, self._seeds, device)
+        self._recorded: Replay | None = None
+        self._proposal = torch.empty(0, dtype=torch.bool, device=device)
 
     def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
         """Do nothing yet: all volumes are selected at once."""
@@ -203,9 +218,9 @@ class SizeProposer:
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
         """Return the size proposals ỹ of all volumes, (N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
-        utility = probability + prior.multiplier - 0.5
         if self._selector is not None:
-            return self._selector.select(utility, seeds)
+            return self._select_on_device(self._selector, probability, prior, seeds)
+        utility = probability + prior.multiplier - 0.5
         volumes = np.split(utility.numpy(), np.cumsum(self._depths)[:-1])
 
         def select(
@@ -214,3 +229,40 @@ class SizeProposer:
             return select_by_size(values, *bounds, seeds=fixed)
 
         return torch.from_numpy(np.concatenate(list(self._pool.map(select, volumes, self._bounds, self._seeds))))
+
+    def _select_on_device(
+        self, selector: SizeSelector, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Select by a recorded graph: its two hundred operations would contend with the cuts for Python's lock."""
+        if self._recorded is None:
+            self._proposal = torch.empty_like(probability, dtype=torch.bool)
+
+            def select() -> None:  # the tensors are the training's own and stay where they are
+                self._proposal.copy_(selector.select(probability + prior.multiplier - 0.5, seeds))
+
+            self._recorded = Replay(select, probability.device)
+        self._recorded()
+        selector.require_finite()
+        return self._proposal
+
+
+class MultiplierUpdate:
+    """Takes a prior's new proposals over and moves its multipliers; on CUDA recorded once and then replayed.
+
+    The tensors given at the start are read and written each time, where they are.
+    """
+
+    def __init__(self, prior: Prior, probability: torch.Tensor, rho: float) -> None:
+        """``probability`` (N, H, W); ``rho`` is the multipliers' step."""
+        self._prior = prior
+        self._proposal = torch.empty_like(probability, dtype=torch.bool)
+        self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
+        self._move = Replay(
+            lambda: move_multipliers(prior, probability, self._proposal, rho, self._squares), probability.device
+        )
+
+    def __call__(self, proposal: torch.Tensor) -> Residuals:
+        """Take over the proposal (N, H, W) bool and return the residuals."""
+        self._proposal.copy_(proposal)
+        self._move()
+        return residuals_of(self._prior, self._squares)

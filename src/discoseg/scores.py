@@ -39,20 +39,26 @@ def score_proposals(priors: Sequence[Prior], slices: Slices, examples: Sequence[
     if not known.any():
         return {}
     dice = {p.name: dice_by_volume(p.proposal, slices.truth, slices.volume, len(examples)) for p in priors}
-    return {f"{name}_dice": float(values.cpu().numpy()[known].mean()) for name, values in dice.items()}
+    if not dice:
+        return {}
+    values = torch.stack(list(dice.values())).cpu().numpy()  # one wait for the device
+    return {f"{name}_dice": float(row[known].mean()) for name, row in zip(dice, values, strict=True)}
 
 
 def score_cases(probability: torch.Tensor, slices: Slices, examples: Sequence[Example]) -> list[dict[str, float]]:
     """Return for every volume its predicted size in voxels and, where known, Dice, true size and bounds."""
     mask = probability >= 0.5
-    dice = dice_by_volume(mask, slices.truth, slices.volume, len(examples)).tolist()
-    sizes = voxels_by_volume(mask, slices.volume, len(examples)).tolist()
-    truths = voxels_by_volume(slices.truth, slices.volume, len(examples)).tolist()
+    of_volumes = (
+        dice_by_volume(mask, slices.truth, slices.volume, len(examples)),
+        voxels_by_volume(mask, slices.volume, len(examples)),
+        voxels_by_volume(slices.truth, slices.volume, len(examples)),
+    )
+    dice, sizes, truths = torch.stack([values.double() for values in of_volumes]).tolist()  # one wait for the device
     cases: list[dict[str, float]] = []
     for index, example in enumerate(examples):
-        case: dict[str, float] = {"size_vox": sizes[index]}
+        case: dict[str, float] = {"size_vox": int(sizes[index])}
         if example.truth is not None:
-            case |= {"dice": dice[index], "true_vox": truths[index]}
+            case |= {"dice": dice[index], "true_vox": int(truths[index])}
         if example.bounds is not None:
             case |= {"low_vox": example.bounds.low_vox, "high_vox": example.bounds.high_vox}
         cases.append(case)

@@ -18,7 +18,7 @@ from discoseg.discrete.ranking import check_bounds
 from discoseg.errors import UserError
 
 _DIGITS = ((21, 11), (10, 11), (0, 10))  # shift and width of each digit of a 32-bit key, the leading one first
-_VOXELS_AT_ONCE = 2**26  # what one pass takes in: its scratch memory is about 40 bytes a voxel
+_VOXELS_AT_ONCE = 2**24  # what one pass takes in: its scratch memory is about 40 bytes a voxel
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class SizeSelector:
     ) -> None:
         """``shapes`` (z, y, x) of the volumes in their order in the stack; ``bounds`` (low, high) in voxels."""
         self._parts: list[Volumes] = []
+        self._finite = torch.ones((), dtype=torch.bool, device=device)
         start, first, voxels = 0, 0, 0
         for index, shape in enumerate(shapes):
             voxels += int(np.prod(shape))
@@ -65,23 +66,28 @@ class SizeSelector:
         ``utility`` (N, H, W) float32; ``seeds`` (N, H, W) int8, those given at the start on the device, or None.
 
             max_y Σ a_p y_p   such that   low ≤ Σ y_p ≤ high        in each volume
+
+        It does not wait for the device; what NaN would make of it is for `require_finite` to tell.
         """
         chosen = torch.zeros_like(utility, dtype=torch.bool) if seeds is None else seeds == 1
-        finite = torch.ones((), dtype=torch.bool, device=utility.device)
+        self._finite.fill_(True)
         for part in self._parts:
             values = utility[part.slices].flatten()
             if part.free is not None:
                 values = values[part.free]
-            finite &= values.isfinite().all()
+            self._finite &= values.isfinite().all()
             best = _select(values, part)
             target = chosen[part.slices].view(-1)
             if part.free is None:
                 target.copy_(best)
             else:
                 target[part.free] = best
-        if not finite:
-            raise UserError("utility has NaN or infinite values: check the network's output and the multipliers")
         return chosen
+
+    def require_finite(self) -> None:
+        """Raise if the last utilities were not all finite."""
+        if not self._finite:
+            raise UserError("utility has NaN or infinite values: check the network's output and the multipliers")
 
 
 def _gather_volumes(

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,7 +23,7 @@ from discoseg.errors import UserError
 from discoseg.material import Material
 from discoseg.networks import build_network
 from discoseg.passes import PredictionPass, TrainingPass, predict_slices
-from discoseg.proposals import CrfProposer, SizeProposer
+from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer
 from discoseg.run import RunFolder
 from discoseg.scores import score_cases, score_epoch, score_proposals
 from discoseg.slices import Slices
@@ -84,17 +84,15 @@ def train_on(
             folder.write_config(config)  # more epochs may be wanted now
         else:
             folder.write_start(config, model, sources or {}, training, validation, material.device)
-        learn = TrainingPass(state, material.slices, config)
-        predict = PredictionPass(state.network, material.slices, config, material.order)
-        validate = PredictionPass(state.network, material.held_out, config) if material.held_out else None
-        proposers = _proposers(material, config)
+        work = _prepare(state, material, config)
+        predict, validate = work.predict, work.validate
         if state.epoch == config.epochs:  # nothing to train, but to score
             predict.all()
             if validate is not None:
                 validate.all()
         while state.epoch < config.epochs:
             clock = Clock(material.device)
-            row = _run_epoch(state, learn, predict, validate, proposers, material, config, clock, progress)
+            row = _run_epoch(state, work, material, config, clock, progress)
             state.history.append({"epoch": state.epoch + 1, **row})
             with clock("save"):
                 if row.get("val_dice", -1.0) > state.best_dice:
@@ -114,21 +112,42 @@ def train_on(
     return state
 
 
+class _Work(NamedTuple):
+    """What an epoch consists of; ``source`` (N, H, W) is the probability that proposals are made from."""
+
+    learn: TrainingPass
+    predict: PredictionPass
+    validate: PredictionPass | None
+    source: torch.Tensor
+    proposers: dict[PriorName, CrfProposer | SizeProposer]
+    updates: dict[PriorName, MultiplierUpdate]
+
+
+def _prepare(state: State, material: Material, config: Config) -> _Work:
+    predict = PredictionPass(state.network, material.slices, config, material.order)
+    source = state.average if config.averages else predict.probability
+    return _Work(
+        learn=TrainingPass(state, material.slices, config),
+        predict=predict,
+        validate=PredictionPass(state.network, material.held_out, config) if material.held_out else None,
+        source=source,
+        proposers=_proposers(material, config),
+        updates={prior.name: MultiplierUpdate(prior, source, config.admm.rho) for prior in state.priors},
+    )
+
+
 def _run_epoch(
-    state: State,
-    learn: TrainingPass,
-    predict: PredictionPass,
-    validate: PredictionPass | None,
-    proposers: dict[PriorName, CrfProposer | SizeProposer],
-    material: Material,
-    config: Config,
-    clock: Clock,
-    progress: Progress,
+    state: State, work: _Work, material: Material, config: Config, clock: Clock, progress: Progress
 ) -> dict[str, float]:
     """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
+    learn, predict, validate, source, proposers, _ = work
+
+    def foresee() -> None:
+        for prior in state.priors:
+            proposers[prior.name].foresee(source, prior)
+
     with clock("network"):
-        row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)))
-    source = state.average if config.averages else predict.probability
+        row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)), foresee)
     with clock("predict"):
         done = 0
         for new in predict.run():
@@ -137,15 +156,12 @@ def _run_epoch(
                 _average(state, predict.probability, new, config)
             for prior in state.priors:
                 proposers[prior.name].start(source, prior, done)
-    row |= _update_prior(state, "size", source, proposers, material, config, clock)
+    row |= _update_prior(state, "size", work, material, config, clock)
     with clock("score"):  # while cores still cut
         row |= score_epoch(predict.probability, material.slices, material.training, prefix="train")
         if validate is not None and material.held_out is not None:
             row |= score_epoch(validate.all(), material.held_out, material.validation, prefix="val")
-    row |= _update_prior(state, "crf", source, proposers, material, config, clock)
-    if state.epoch + 1 < config.epochs:
-        for prior in state.priors:
-            proposers[prior.name].foresee(source, prior)
+    row |= _update_prior(state, "crf", work, material, config, clock)
     with clock("score"):
         row |= score_proposals(state.priors, material.slices, material.training)
     return row
@@ -224,13 +240,7 @@ def _average(state: State, probability: torch.Tensor, new: torch.Tensor, config:
 
 
 def _update_prior(
-    state: State,
-    name: PriorName,
-    source: torch.Tensor,
-    proposers: dict[PriorName, CrfProposer | SizeProposer],
-    material: Material,
-    config: Config,
-    clock: Clock,
+    state: State, name: PriorName, work: _Work, material: Material, config: Config, clock: Clock
 ) -> dict[str, float]:
     """Make a prior's proposals, if it has any, move its multipliers, adapt its μ; return the residuals."""
     row: dict[str, float] = {}
@@ -238,9 +248,8 @@ def _update_prior(
     for prior in state.priors:
         if prior.name == name:
             with clock(name):
-                proposal = proposers[name].finish(source, prior, seeds)
                 row[f"mu_{name}"] = prior.mu
-                residuals = admm.update_multipliers(prior, source, proposal, config.admm.rho)
+                residuals = work.updates[name](work.proposers[name].finish(work.source, prior, seeds))
                 row[f"primal_{name}"], row[f"dual_{name}"] = residuals.primal, residuals.dual
                 admm.adapt_mu(prior, residuals, config.admm, state.epoch)
     return row
