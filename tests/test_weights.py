@@ -41,14 +41,16 @@ def gradients(
     offset = torch.randn(outputs) if bias else None
     x = torch.randn(2, inputs, *image).to(dtype)
     dy = torch.randn_like(torch.ops.aten.convolution(x, weight.to(dtype), None, *shape))
-    ours, db = parameter_gradients(dy, x, weight.to(dtype), weight, offset, shape)
+    counters = fused_weights.new_counters(x.device)
+    ours, db = parameter_gradients(dy, x, weight.to(dtype), weight, offset, shape, counters)
+    assert not counters.any()
     assert ours.dtype == weight.dtype
     assert ours.stride() == weight.stride()
     assert bias == (db is not None)
     with kernels_on():
         theirs, db64 = parameter_gradients(
             *(dy.double(), x.double(), weight.double(), weight.double(), None if offset is None else offset.double()),
-            shape,
+            *(shape, None),
         )
     if db is not None and db64 is not None:
         assert torch.allclose(db.double(), db64, atol=1e-3)
@@ -89,6 +91,10 @@ def test_equals_torch_in_double_precision(
 
 def test_parts_add_up_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    monkeypatch.setattr(fused_weights, "_ROWS", 16)  # as many parts, in as many groups, as of a large image
+    cut = fused_weights.plan(2 * 13 * 11, 4, 9, 4)
+    assert cut.parts > fused_weights._GROUP
+    assert cut.parts % fused_weights._GROUP
     found = []
     for _ in range(2):
         torch.manual_seed(1)
@@ -132,6 +138,7 @@ def test_plans_cover_every_row_and_weight_once() -> None:
         assert cut.tiles * cut.block_o * cut.block_t * cut.block_i >= outputs * taps * inputs
         assert cut.block_t * cut.block_i in (16, 32, 64)
         assert cut.parts * cut.tiles <= max(256, cut.tiles)
+        assert cut.counters <= len(fused_weights.new_counters(torch.device("cpu")))
 
 
 def test_weights_are_rounded_all_at_once() -> None:

@@ -35,6 +35,11 @@ class WeightGradients:
         kinds = Convolution, TransposedConvolution
         self._weights = [module.weight for module in network.modules() if isinstance(module, kinds)]
         self._rounded: dict[Tensor, Tensor] = {}
+        self.counters: Tensor | None = None  # for the kernels of our own, on this one stream
+        if kernels_fit(self._weights[0]):
+            from discoseg.networks.fused_weights import new_counters
+
+            self.counters = new_counters(device)
 
     def __enter__(self) -> "WeightGradients":
         if self.stream is not None:
@@ -112,7 +117,7 @@ class _Convolve(torch.autograd.Function):
         stream = ctx.beside.stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            weight.grad, db = parameter_gradients(dy, x, kernel, weight, bias, ctx.shape)
+            weight.grad, db = parameter_gradients(dy, x, kernel, weight, bias, ctx.shape, ctx.beside.counters)
             if bias is not None:
                 bias.grad = db
         for tensor in (dy, x):  # not to be given away while the second stream still reads them
@@ -124,10 +129,19 @@ class _Convolve(torch.autograd.Function):
 
 
 def parameter_gradients(
-    dy: Tensor, x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...]
+    dy: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    shape: tuple[Any, ...],
+    counters: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of weight and bias in their type and memory layout; ``kernel`` is the weight in x's type."""
-    small = _small_gradient(dy, x, weight, shape)
+    """Return the gradients of weight and bias in their type and memory layout.
+
+    ``kernel`` is the weight in x's type; without ``counters`` the kernels of our own are not used.
+    """
+    small = None if counters is None else _small_gradient(dy, x, weight, shape, counters)
     wanted = [False, small is None, bias is not None]
     if small is not None and bias is None:
         return small, None
@@ -136,7 +150,7 @@ def parameter_gradients(
     return _like(dw, weight) if small is None else small, None if bias is None else _like(db, bias)
 
 
-def _small_gradient(dy: Tensor, x: Tensor, weight: Tensor, shape: tuple[Any, ...]) -> Tensor | None:
+def _small_gradient(dy: Tensor, x: Tensor, weight: Tensor, shape: tuple[Any, ...], counters: Tensor) -> Tensor | None:
     """Return the weight's gradient where the kernels of our own are quicker than torch's."""
     if not kernels_fit(x):
         return None
@@ -147,7 +161,7 @@ def _small_gradient(dy: Tensor, x: Tensor, weight: Tensor, shape: tuple[Any, ...
     if not fused_weights.weight_gradient_fits(small, large, weight, groups):
         return None
     return fused_weights.weight_gradient(
-        small, large, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation)
+        small, large, weight, counters, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation)
     )
 
 

@@ -1,7 +1,7 @@
 """The weight gradients of small convolutions through Triton: whether, how they are cut, launches.
 
 At a small network's sizes the products themselves take a microsecond, what a library does around them (clear, choose,
-split, add, convert) ten or more. Here it is two kernels, whose result is already in the weight's type and layout.
+split, add, convert) ten or more. Here it is one kernel, whose result is already in the weight's type and layout.
 A launch depends on the shapes alone, so a CUDA graph can record it.
 """
 
@@ -23,9 +23,11 @@ _BLOCKS = 8  # blocks of rows to a part, if that takes two programs each at most
 _OUTPUTS = 32  # of a tile, at most, and
 _COLUMNS = 64  # taps × inputs: in float32 as many values as the threads hold beside their loads
 _ROWS = 128  # in a block, at most: two or three blocks wait in shared memory
-_TILE = 4096  # values of x in a block, at most, and of what a program adds up
+_TILE = 4096  # values of x in a block, at most
 _LEAST = 16  # rows and columns that a tensor core takes
 _WARPS = 4
+_GROUP = 16  # parts that one program adds up: about the root of how many there are
+_COUNTERS = 3 * _PROGRAMS  # tiles are no more than programs, groups of parts hardly more than tiles
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class Plan:
     def block_r(self) -> int:
         """Rows that a program multiplies at a time."""
         return _block_of_rows(self.block_t * self.block_i)
+
+    @property
+    def counters(self) -> int:
+        """How many counters the programs need to find out who is the last: each tile's groups of parts, and itself."""
+        return self.tiles * (math.ceil(self.parts / _GROUP) + 1) if self.parts > 1 else 0
 
 
 def plan(rows: int, outputs: int, taps: int, inputs: int) -> Plan:
@@ -64,6 +71,14 @@ def _block_of_rows(columns: int) -> int:
     return min(_TILE // columns, _ROWS)
 
 
+def new_counters(device: torch.device) -> Tensor:
+    """Return the zeros, int32, that ``weight_gradient`` counts with and leaves as zeros.
+
+    Gradients that are computed one after the other, on one stream, can share them.
+    """
+    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
+
+
 def weight_gradient_fits(dy: Tensor, x: Tensor, weight: Tensor, groups: int) -> bool:
     """Say whether ``weight_gradient`` can take over from torch, and is likely to be faster."""
     if groups != 1 or not kernels_fit(x) or dy.dtype != x.dtype or _steps(weight) is None:
@@ -75,12 +90,14 @@ def weight_gradient_fits(dy: Tensor, x: Tensor, weight: Tensor, groups: int) -> 
     return small and rows * weight.numel() <= _WORK
 
 
-def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, *, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def weight_gradient(
+    dy: Tensor, x: Tensor, weight: Tensor, counters: Tensor, *, stride: Pair, padding: Pair, dilation: Pair
+) -> Tensor:
     """Return the gradient of ``weight`` (outputs, inputs, h, w), in its type and memory layout.
 
     For a convolution of x (B, inputs, H, W) whose result has the gradient dy (B, outputs, H', W'). A transposed
     convolution's is found the other way around: its input as ``dy``, its result's gradient as ``x``. float32 is
-    multiplied as TF32 and added as float32.
+    multiplied as TF32 and added as float32. ``counters`` come from ``new_counters``.
     """
     dy, x = to_channels_last(dy), to_channels_last(x)
     outputs, inputs, *kernel = weight.shape
@@ -89,10 +106,13 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, *, stride: Pair, padd
     unit_o, unit_i = math.gcd(outputs, _LEAST), math.gcd(inputs, _LEAST)
     steps = _steps(weight)
     assert steps is not None
-    dw = torch.empty_like(weight)
-    partials = dw if cut.parts == 1 else x.new_empty(cut.parts, weight.numel(), dtype=torch.float32)
+    dw, partials = torch.empty_like(weight), None
+    if cut.parts > 1:
+        assert cut.counters <= len(counters)
+        partials = x.new_empty(cut.tiles, cut.parts, cut.block_o, cut.block_t * cut.block_i, dtype=torch.float32)
     kernels.product_kernel[(cut.tiles, cut.parts)](
-        *(dy, x, partials, rows, cut.chunk, outputs // unit_o, inputs // unit_i),
+        *(dy, x, dw, partials, None if partials is None else counters),
+        *(rows, cut.chunk, outputs // unit_o, inputs // unit_i),
         *(*dy.shape[2:], *x.shape[2:], taps, kernel[1], *stride, *padding, *dilation, *steps),
         SHIFT=(taps, stride, padding) != (1, (1, 1), (0, 0)),
         UNIT_O=unit_o,
@@ -101,13 +121,9 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, *, stride: Pair, padd
         BLOCK_O=cut.block_o,
         BLOCK_T=cut.block_t,
         BLOCK_I=cut.block_i,
+        GROUP=_GROUP,
         num_warps=_WARPS,
     )
-    if cut.parts > 1:
-        parts = max(power_of_2(cut.parts), _LEAST)
-        block = _TILE // parts
-        grid = (math.ceil(weight.numel() / block),)
-        kernels.add_kernel[grid](partials, dw, cut.parts, weight.numel(), PARTS=parts, BLOCK=block)
     return dw
 
 

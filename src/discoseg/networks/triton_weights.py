@@ -4,9 +4,13 @@
 
 dy (B, outputs, H', W') in channels-last layout is a matrix of B·H'·W' rows and ``outputs`` columns; x gives each of the
 rows ``inputs`` values at each of the kernel's ``taps``. A program owns a part of the rows (``chunk`` of them), BLOCK_O
-outputs and BLOCK_T taps × BLOCK_I inputs, side by side as the columns of one product. The parts' products are added in
-a fixed order: no atomics, so the same numbers give the same bits. Channels come as units of UNIT_O and UNIT_I, which
-tell the compiler what divides them: loads of 16 bytes.
+outputs and BLOCK_T taps × BLOCK_I inputs, side by side as the columns of one product: a tile. Channels come as units of
+UNIT_O and UNIT_I, which tell the compiler what divides them: loads of 16 bytes.
+
+The parts' products of a tile are added by the same kernel, in groups of GROUP. Whichever program of a group is the last
+to be done adds up the group's products, and whichever of these is the last adds up the groups' sums. They find out by
+counting; which of them it is differs from run to run, but the order of the additions does not, so the same numbers give
+the same bits.
 """
 
 import triton
@@ -26,6 +30,28 @@ def _below(n, limit):
     return n.to(tl.uint32, bitcast=True) < limit.to(tl.uint32)
 
 
+@triton.jit
+def _is_last(counter, count):
+    """Say to one of ``count`` programs that all others were here before; then the counter is 0 again.
+
+    What these stored before can be read after: all threads of a program are done storing when one of them counts.
+    """
+    tl.debug_barrier()
+    last = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == count - 1
+    if last:
+        tl.store(counter, 0)
+    return last
+
+
+@triton.jit
+def _add(tiles, count, stride):
+    """Add ``count`` tiles that lie ``stride`` values apart, in their order."""
+    total = tl.zeros(tiles.shape, tl.float32)
+    for number in tl.range(count, loop_unroll_factor=4):  # as many loads under way
+        total += tl.load(tiles + number * stride, cache_modifier=".cg")  # from where other programs' stores arrive
+    return total
+
+
 @triton.jit(
     do_not_specialize=[
         "rows", "chunk", "output_units", "input_units", "dy_height", "dy_width", "x_height", "x_width",
@@ -34,15 +60,17 @@ def _below(n, limit):
     ]
 )  # fmt: skip
 def product_kernel(
-    dy, x, dw, rows, chunk, output_units, input_units, dy_height, dy_width, x_height, x_width,
+    dy, x, dw, partials, counters, rows, chunk, output_units, input_units, dy_height, dy_width, x_height, x_width,
     taps, kernel_width, stride_y, stride_x, padding_y, padding_x, dilation_y, dilation_x,
     step_o, step_t, step_i,
     SHIFT: tl.constexpr, UNIT_O: tl.constexpr, UNIT_I: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_I: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_I: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Write each part's product into dw (parts, outputs · taps · inputs), at steps of step_o, step_t and step_i.
+    """Write dw (outputs · taps · inputs), at steps of step_o, step_t and step_i.
 
-    Without SHIFT a row's only pixel in x is the one of its own number.
+    ``partials`` (tiles, parts, BLOCK_O, BLOCK_T · BLOCK_I) holds the parts' products, and ``counters`` (tiles, 1 +
+    groups) int32 is 0 before and after; with one part both are None. Without SHIFT a row's only pixel in x is the one
+    of its own number.
     """
     outputs = output_units * UNIT_O
     inputs = input_units * UNIT_I
@@ -77,16 +105,24 @@ def product_kernel(
             pixel = row[:, None]
         right = tl.load(x + pixel * inputs + i[None, :], mask=inside, other=0.0)  # (R, T · I)
         product = tl.dot(left, right, product, input_precision="tf32")
-    part = dw + tl.program_id(1) * (outputs * taps * inputs)
-    at = (o * step_o)[:, None] + (t * step_t + i * step_i)[None, :]
-    tl.store(part + at, product.to(dw.dtype.element_ty), mask=inside_o & inside_i)
-
-
-@triton.jit(do_not_specialize=["parts", "size"])
-def add_kernel(partials, dw, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Add the parts, (parts, size) to (size,)."""
-    part = tl.arange(0, PARTS)[:, None]
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = (part < parts) & (column < size)[None, :]
-    values = tl.load(partials + part * size + column[None, :], mask=inside, other=0.0)
-    tl.store(dw + column, tl.sum(values, axis=0).to(dw.dtype.element_ty), mask=column < size)
+    at = dw + (o * step_o)[:, None] + (t * step_t + i * step_i)[None, :]
+    inside_dw = inside_o & inside_i
+    if partials is None:
+        tl.store(at, product.to(dw.dtype.element_ty), mask=inside_dw)
+    else:
+        size: tl.constexpr = BLOCK_O * BLOCK_T * BLOCK_I
+        part = tl.program_id(1)
+        parts = tl.num_programs(1)
+        group = part // GROUP
+        groups = tl.cdiv(parts, GROUP)
+        members = tl.minimum(parts - group * GROUP, GROUP)
+        places = tl.arange(0, BLOCK_O)[:, None] * (BLOCK_T * BLOCK_I) + column[None, :]
+        tiles = partials + tile * parts * size + places  # of the parts, one behind the other
+        own = tiles + group * GROUP * size  # of the group: their sum replaces the first
+        tl.store(tiles + part * size, product)
+        counters += tile * (1 + groups)
+        if _is_last(counters + 1 + group, members):
+            tl.store(own, _add(own, members, size))
+            if _is_last(counters, groups):
+                total = _add(tiles, groups, GROUP * size)
+                tl.store(at, total.to(dw.dtype.element_ty), mask=inside_dw)
