@@ -41,7 +41,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from triton import language
     from triton.runtime import interpreter
 
-    from discoseg.networks.fused import kernels_on
+    from discoseg.kernels import kernels_on
 
     patch_tensor, dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
 

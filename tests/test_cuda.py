@@ -14,10 +14,10 @@ import torch
 from discoseg import replay
 from discoseg import train as training
 from discoseg.config import Config, Method, NetworkConfig
+from discoseg.kernels import kernels_on
 from discoseg.material import Material
 from discoseg.networks import build_network
 from discoseg.networks.convolution import WeightGradients
-from discoseg.networks.fused import kernels_on
 from discoseg.selection import SizeSelector
 from discoseg.state import State
 from discoseg.train import train_on

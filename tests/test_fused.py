@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from discoseg.networks import build_network, fused
-from discoseg.networks.fused import join, kernels_on, normalise
+from discoseg import kernels
+from discoseg.kernels import kernels_on
+from discoseg.networks import build_network
+from discoseg.networks.fused import join, normalise
 from discoseg.networks.windows import join_doubled, pool, pool_with_corners, unpool
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
@@ -158,10 +160,10 @@ def test_one_value_a_channel_is_refused_as_torch_does() -> None:
 
 
 def test_double_precision_and_other_devices_are_left_to_torch() -> None:
-    assert fused.kernels_fit(torch.rand(1, 1, 2, 2))
-    assert not fused.kernels_fit(torch.rand(1, 1, 2, 2, dtype=torch.float64))
+    assert kernels.kernels_fit(torch.rand(1, 1, 2, 2))
+    assert not kernels.kernels_fit(torch.rand(1, 1, 2, 2, dtype=torch.float64))
     with kernels_on("cuda"):
-        assert not fused.kernels_fit(torch.rand(1, 1, 2, 2))
+        assert not kernels.kernels_fit(torch.rand(1, 1, 2, 2))
 
 
 @pytest.mark.parametrize("channels", [1, 5, 16, 32, 64, 128, 512])
@@ -243,10 +245,10 @@ def test_joining_one_channel_stays_channels_last() -> None:
 def test_without_a_compiler_torch_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU machine may have no compiler, which Triton needs: training is slower then, but it trains."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(fused, "which", lambda name: None)
-    fused._has_triton.cache_clear()
+    monkeypatch.setattr(kernels, "which", lambda name: None)
+    kernels._has_triton.cache_clear()
     try:
         with pytest.warns(UserWarning, match="no C compiler"):
-            assert not fused.kernels_fit(torch.zeros(1, 1, 1, 1))
+            assert not kernels.kernels_fit(torch.zeros(1, 1, 1, 1))
     finally:
-        fused._has_triton.cache_clear()
+        kernels._has_triton.cache_clear()

@@ -22,6 +22,7 @@ LAYERS = [
     {"material", "passes", "checkpoints"},
     {"state", "run", "scores", "proposals"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
+    {"kernels"},
     {"weak"},
     {"discrete", "data"},
     {"config"},

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from discoseg.kernels import kernels_on
 from discoseg.networks.convolution import Convolution, WeightGradients, _Convolve, parameter_gradients
-from discoseg.networks.fused import kernels_on
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
 fused_weights = pytest.importorskip("discoseg.networks.fused_weights")

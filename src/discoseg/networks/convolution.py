@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from discoseg.networks.fused import kernels_fit
+from discoseg.kernels import kernels_fit
 
 _active = threading.local()  # trainings in other threads have streams of their own
 

@@ -5,56 +5,16 @@ many there are. On CUDA, where Triton can be imported, ``normalise`` takes two f
 one), where torch's modules take about eleven.
 """
 
-import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
-from importlib.util import find_spec
-from shutil import which
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_devices: tuple[str, ...] = ("cuda",)
-
-
-@contextmanager
-def kernels_on(*devices: str) -> Iterator[None]:
-    """Use the kernels for tensors on these types of device only; ``kernels_on()`` switches them off, to compare.
-
-    ``kernels_on("cpu")`` needs Triton's interpreter (TRITON_INTERPRET=1): the tests' way.
-    """
-    global _devices
-    before, _devices = _devices, devices
-    try:
-        yield
-    finally:
-        _devices = before
-
-
-def kernels_fit(x: Tensor) -> bool:
-    """Say whether the kernels can take over from torch for ``x``; an export or a compiler wants torch's operations."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
-    return x.device.type in _devices and x.dtype in _DTYPES and x.numel() > 0 and not traced and _has_triton()
+from discoseg.kernels import kernels_fit
 
 
 def to_channels_last(x: Tensor) -> Tensor:
     """Return (B, C, H, W), a pixel's features side by side in memory; copies only where they are not."""
     return x.contiguous(memory_format=torch.channels_last)
-
-
-@cache
-def _has_triton() -> bool:
-    if find_spec("triton") is None:
-        return False
-    if os.environ.get("TRITON_INTERPRET") == "1" or any(map(which, (os.environ.get("CC", "gcc"), "gcc", "clang"))):
-        return True
-    # Triton compiles what launches its kernels by the system's own compiler.
-    warnings.warn("no C compiler (gcc or clang): a GPU trains about half as fast, by torch's operations", stacklevel=2)
-    return False
 
 
 def normalise(

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from discoseg.kernels import kernels_fit
 from discoseg.networks import triton_weights as kernels
-from discoseg.networks.fused import kernels_fit, to_channels_last
+from discoseg.networks.fused import to_channels_last
 from discoseg.networks.fused_normalise import power_of_2
 
 Pair = tuple[int, int]

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from discoseg.networks.fused import kernels_fit, to_channels_last
+from discoseg.kernels import kernels_fit
+from discoseg.networks.fused import to_channels_last
 
 
 def pool(x: Tensor) -> Tensor:
