@@ -6,8 +6,12 @@ Nothing here reads a value back to the host or lacks a deterministic CUDA implem
 cross-entropy does), so a step made of these can be captured in a CUDA graph and repeated exactly.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from discoseg.kernels import kernels_fit
 
 
 def partial_cross_entropy(logits: Tensor, seeds: Tensor) -> Tensor:
@@ -31,6 +35,29 @@ def augmented_term(probability: Tensor, target: Tensor, mu: float | Tensor, vali
     if valid is not None:
         square = square * valid
     return mu / 2 * square.sum() / probability.numel()
+
+
+def stack_terms(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Sequence[Tensor], valid: Tensor | None) -> Tensor:
+    """Return the cross-entropy and the augmented term of each prior, (1 + T,).
+
+    ``logits`` (B, K, H, W), of which class 1 is the foreground; ``seeds`` (B, H, W); ``targets`` (B, T, H, W) and
+    ``mus``, the T penalty parameters; ``valid`` (B, H, W) or None. On CUDA it is a few kernels, of the same formulas.
+    """
+    if kernels_fit(logits):
+        from discoseg.kernels import fused_loss
+
+        if fused_loss.terms_fit(logits, targets):
+            return fused_loss.stack_terms(logits, seeds, targets, mus, valid)
+    probability = foreground(logits)
+    terms = [partial_cross_entropy(logits, seeds)]
+    for target, mu in zip(targets.unbind(dim=1), mus, strict=True):
+        terms.append(augmented_term(probability, target, mu, valid))
+    return torch.stack(terms)
+
+
+def foreground(logits: Tensor) -> Tensor:
+    """Return the probability of class 1, (B, H, W) float32, for logits (B, K, H, W)."""
+    return logits.float().softmax(dim=1)[:, 1]
 
 
 def size_penalty(

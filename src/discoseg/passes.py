@@ -34,7 +34,9 @@ class TrainingPass:
         self._theta: torch.Tensor | None = None
         self._intensities: torch.Tensor | None = None
         self._next = torch.zeros((), dtype=torch.int64, device=device)
+        self._ahead = torch.arange(batch, device=device)
         self._sums = torch.zeros(len(self._terms()), device=device)
+        self._ones = torch.ones_like(self._sums)
         self._gradients = WeightGradients(device, state.network)
         sizes = [batch] * (count // batch) + ([count % batch] if count % batch else [])
         steps = {size: Replay(partial(self._step, size), device) for size in set(sizes)}
@@ -87,13 +89,13 @@ class TrainingPass:
 
     def _step(self, size: int) -> None:
         """Take the next ``size`` slices: gather, augment, forward, loss, backward, optimiser."""
-        places = self._next + torch.arange(size, device=self._order.device)
+        places = self._next + self._ahead[:size]
         theta = None if self._theta is None else self._theta[places]
         intensities = None if self._intensities is None else self._intensities[places]
         self._state.optimiser.zero_grad(set_to_none=True)
         with self._gradients:
             terms = self._batch_losses(self._order[places], theta, intensities)
-            terms.sum().backward()
+            terms.backward(self._ones)  # of their sum
         self._state.optimiser.step()
         self._sums.add_(terms.detach(), alpha=size)
         self._next.add_(size)
@@ -109,11 +111,10 @@ class TrainingPass:
         image, seeds, stacked, valid = apply_transforms(theta, slices.image[batch], slices.seeds[batch], stacked)
         with network_precision(self._config, image.device):
             logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
-        probability = logits.float().softmax(dim=1)[:, 1]
-        terms = [losses.partial_cross_entropy(logits, seeds)]
-        for prior, target in zip(state.priors, stacked.unbind(dim=1), strict=True):
-            terms.append(losses.augmented_term(probability, target, prior.mu_on_device, valid))
+        mus = [prior.mu_on_device for prior in state.priors]
+        terms = losses.stack_terms(logits, seeds, stacked, mus, valid)
         if self._config.method == "penalty":
+            probability = losses.foreground(logits)
             area = 1.0 if theta is None else pixel_area(theta)
             sums = (probability if valid is None else probability * valid).sum(dim=(1, 2)) * area
             penalty = losses.size_penalty(
@@ -126,9 +127,9 @@ class TrainingPass:
                 mu=self._config.penalty,
                 pixels=probability.numel(),
             )
-            terms.append(penalty)
+            terms = torch.cat([terms, penalty[None]])
             losses.remember_sums(state.slice_sums, batch, sums)
-        return torch.stack(terms)
+        return terms
 
 
 class PredictionPass:
@@ -169,7 +170,7 @@ class PredictionPass:
         places = self._order[places]
         with network_precision(self._config, places.device):
             logits = self._network(self._image[places])
-        self.probability[places] = logits.float().softmax(dim=1)[:, 1]
+        self.probability[places] = losses.foreground(logits)
         self._next.add_(len(self._places))
 
 
@@ -178,7 +179,7 @@ def predict_slices(network: torch.nn.Module, image: torch.Tensor) -> torch.Tenso
     """Return the foreground probability (N, H, W) of slices (N, C, H, W), in evaluation mode and float32."""
     network.eval()
     parts = image.split(_PREDICT_BATCH[image.device.type])
-    return torch.cat([network(part).softmax(dim=1)[:, 1] for part in parts])
+    return torch.cat([losses.foreground(network(part)) for part in parts])
 
 
 def network_precision(config: Config, device: torch.device) -> torch.autocast:

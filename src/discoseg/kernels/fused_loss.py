@@ -1,0 +1,63 @@
+"""The terms of the training loss through Triton: two kernels and a sum instead of about forty.
+
+A launch depends on the shapes alone, so a CUDA graph can record it. The sums of programs are added in a fixed order.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from discoseg.kernels import triton_loss as kernels
+
+_BLOCK = 2048  # pixels of a program
+_TARGETS = 2  # at most
+
+
+def terms_fit(logits: Tensor, targets: Tensor) -> bool:
+    """Say whether ``stack_terms`` can take over from torch, where kernels can."""
+    return logits.shape[1] == 2 and targets.shape[1] <= _TARGETS and logits.numel() < 2**31
+
+
+def stack_terms(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Sequence[Tensor], valid: Tensor | None) -> Tensor:
+    """Return the terms (1 + T,) of ``losses.stack_terms``, for the same arguments, float32."""
+    _, _, height, width = logits.shape
+    if targets.stride()[1:] != (height * width, width, 1):  # some channels of a contiguous tensor will do
+        targets = targets.contiguous()
+    mask = None if valid is None else valid.contiguous().view(torch.uint8)
+    logits = logits.contiguous(memory_format=torch.channels_last)
+    result: Tensor = _Terms.apply(logits, seeds.contiguous(), targets, mask, *mus)
+    return result
+
+
+class _Terms(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, seeds: Tensor, targets: Tensor, valid: Tensor | None, *mus: Tensor) -> Tensor:
+        inputs = logits, seeds, targets, valid, *mus, *[None] * (_TARGETS - len(mus))
+        ctx.save_for_backward(*inputs)
+        programs = math.ceil(seeds.numel() / _BLOCK)
+        partials = logits.new_empty(1 + len(mus), programs, dtype=torch.float32)
+        kernels.terms_kernel[(programs,)](*inputs, partials, **_sizes(seeds, targets))
+        return partials.sum(dim=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dterms: Tensor) -> tuple[Tensor | None, ...]:
+        logits, seeds, targets, *_ = inputs = ctx.saved_tensors
+        dlogits = torch.empty_like(logits)
+        programs = math.ceil(seeds.numel() / _BLOCK)
+        kernels.logits_gradient_kernel[(programs,)](dterms.contiguous(), *inputs, dlogits, **_sizes(seeds, targets))
+        return dlogits, *[None] * (3 + targets.shape[1])
+
+
+def _sizes(seeds: Tensor, targets: Tensor) -> dict[str, int]:
+    return {
+        "pixels": seeds.numel(),
+        "image_pixels": seeds[0].numel(),
+        "target_step": targets.stride(0),
+        "TARGETS": targets.shape[1],
+        "BLOCK": _BLOCK,
+    }

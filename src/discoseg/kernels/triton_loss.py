@@ -1,0 +1,83 @@
+"""Triton kernels of the training loss on two classes; its formulas stand in ``losses.py``.
+
+With d the difference of a pixel's logits, s = 1 / (1 + e^−d) its foreground probability and y its seed, if any,
+
+    loss = 1/n · Σ_p [ softplus(d if y = 0, −d if y = 1)  +  Σ_t μ_t / 2 · (s − target_t)² ]
+    ∂loss/∂d = 1/n · [ (s − y)  +  Σ_t μ_t · (s − target_t) · s (1 − s) ]
+
+A program owns BLOCK of the ``pixels``. Logits (B, 2, H, W) are in channels-last layout: pairs, one a pixel. Arithmetic
+is float32 whatever they are. Pointers may be None: what they stand for is left out.
+"""
+
+import triton
+import triton.language as tl
+
+_SIZES = ["pixels", "image_pixels", "target_step"]  # whatever they are, one compilation will do
+
+
+@triton.jit
+def _load_pixels(logits, seeds, pixel, inside):
+    """Return d, e^−|d|, s, 1 − s, and whether a seed says background or foreground; all (P,)."""
+    pairs = tl.load(logits + _pairs(pixel), mask=inside[:, None], other=0.0).to(tl.float32)
+    background, foreground = tl.split(pairs)
+    d = foreground - background
+    small = tl.exp(-tl.abs(d))
+    s = tl.where(d > 0, 1.0, small) / (1.0 + small)
+    not_s = tl.where(d > 0, small, 1.0) / (1.0 + small)
+    seed = tl.load(seeds + pixel, mask=inside, other=-1)
+    return d, small, s, not_s, seed == 0, seed == 1
+
+
+@triton.jit
+def _pairs(pixel):
+    """Return where the two logits of each pixel are, (P, 2)."""
+    return pixel[:, None] * 2 + tl.arange(0, 2)[None, :]
+
+
+@triton.jit
+def _load_difference(targets, valid, number: tl.constexpr, s, pixel, inside, image_pixels, target_step):
+    """Return s − target (P,) for one of the targets, 0 where a pixel is not valid."""
+    at = pixel // image_pixels * target_step + number * image_pixels + pixel % image_pixels
+    difference = tl.where(inside, s - tl.load(targets + at, mask=inside, other=0.0), 0.0)
+    if valid is not None:
+        difference = tl.where(tl.load(valid + pixel, mask=inside, other=0) != 0, difference, 0.0)
+    return difference
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def terms_kernel(
+    logits, seeds, targets, valid, mu0, mu1, partials, pixels, image_pixels, target_step,
+    TARGETS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Leave the program's part of each term, (1 + TARGETS, programs)."""
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    pixel = program * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < pixels
+    d, small, s, _, is_background, is_foreground = _load_pixels(logits, seeds, pixel, inside)
+    positive = tl.where(is_background, tl.maximum(d, 0.0), tl.maximum(-d, 0.0))
+    entropy = tl.where(is_background | is_foreground, positive + tl.log(1.0 + small), 0.0)
+    tl.store(partials + program, tl.sum(entropy) / pixels)
+    for number in tl.static_range(TARGETS):
+        difference = _load_difference(targets, valid, number, s, pixel, inside, image_pixels, target_step)
+        mu = tl.load(mu0 if number == 0 else mu1)
+        tl.store(partials + (1 + number) * programs + program, mu / 2 * tl.sum(difference * difference) / pixels)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def logits_gradient_kernel(
+    dterms, logits, seeds, targets, valid, mu0, mu1, dlogits, pixels, image_pixels, target_step,
+    TARGETS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of the logits for that of the terms, (1 + TARGETS,)."""
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < pixels
+    _, _, s, not_s, is_background, is_foreground = _load_pixels(logits, seeds, pixel, inside)
+    gradient = tl.load(dterms) * tl.where(is_background, s, tl.where(is_foreground, -not_s, 0.0))
+    for number in tl.static_range(TARGETS):
+        difference = _load_difference(targets, valid, number, s, pixel, inside, image_pixels, target_step)
+        mu = tl.load(mu0 if number == 0 else mu1)
+        gradient += tl.load(dterms + 1 + number) * mu * difference * s * not_s
+    gradient /= pixels
+    pairs = tl.join(-gradient, gradient).to(dlogits.dtype.element_ty)
+    tl.store(dlogits + _pairs(pixel), pairs, mask=inside[:, None])

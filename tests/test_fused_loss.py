@@ -1,0 +1,105 @@
+"""The loss by the Triton kernels against torch's formulas: on a GPU, or on the CPU by Triton's interpreter."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from discoseg import losses
+from discoseg.kernels import kernels_on
+
+pytest.importorskip("triton", reason="Triton exists for Linux alone")
+fused_loss = pytest.importorskip("discoseg.kernels.fused_loss")
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+WEIGHTS = (1.0, 0.3, -2.0)  # a gradient of each term of its own
+
+
+def batch(priors: int, *, masked: bool = False, side: tuple[int, int] = (37, 29)) -> tuple[Tensor, ...]:
+    """Return logits of three images, certain ones too, their seeds, targets, μ and, if asked for, what is valid."""
+    torch.manual_seed(priors)
+    logits = (4 * torch.randn(3, 2, *side)).contiguous(memory_format=torch.channels_last)
+    logits[0, :, 0, :4] = torch.tensor([[0.0, 80.0, -90.0, 1e4], [0.0, -80.0, 90.0, -1e4]])
+    seeds = torch.randint(-1, 2, (3, *side), dtype=torch.int8)
+    targets, mus = torch.rand(3, priors, *side), torch.rand(priors) + 0.5
+    return logits, seeds, targets, mus, (torch.rand(3, *side) < 0.7 if masked else torch.empty(0))
+
+
+def run(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the terms and the gradient of the logits."""
+    leaf = logits.detach().clone().requires_grad_()
+    terms = losses.stack_terms(leaf, seeds, targets, list(mus.unbind()), valid if valid.numel() else None)
+    terms.backward(terms.new_tensor(WEIGHTS[: len(terms)]))
+    assert leaf.grad is not None
+    return terms.detach(), leaf.grad
+
+
+def exact(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same by torch in float64."""
+    leaf = logits.detach().double().requires_grad_()
+    entropy = functional.cross_entropy(leaf, seeds.long(), ignore_index=-1, reduction="sum") / seeds.numel()
+    probability, mask = leaf.softmax(dim=1)[:, 1], valid if valid.numel() else None
+    terms = [entropy]
+    for target, mu in zip(targets.double().unbind(dim=1), mus.double(), strict=True):
+        terms.append(losses.augmented_term(probability, target, mu, mask))
+    stacked = torch.stack(terms)
+    stacked.backward(stacked.new_tensor(WEIGHTS[: len(terms)]))
+    assert leaf.grad is not None
+    return stacked.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("priors", [0, 1, 2])
+@pytest.mark.parametrize("masked", [False, True])
+def test_equals_torch_in_double_precision(priors: int, masked: bool) -> None:
+    inputs = batch(priors, masked=masked)
+    terms, gradient = run(*inputs)
+    terms64, gradient64 = exact(*inputs)
+    torch.testing.assert_close(terms.double(), terms64, rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient.double(), gradient64, rtol=1e-5, atol=1e-10)
+    with kernels_on():
+        plain, plain_gradient = run(*inputs)
+    torch.testing.assert_close(terms, plain, rtol=1e-5, atol=0)
+    torch.testing.assert_close(gradient, plain_gradient, rtol=1e-4, atol=1e-9)
+    assert gradient.stride() == inputs[0].stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_rounds_the_gradient_alone(dtype: torch.dtype) -> None:
+    logits, *rest = batch(2, masked=True)
+    logits = logits.to(dtype)
+    terms, gradient = run(logits, *rest)
+    terms64, gradient64 = exact(logits, *rest)
+    assert terms.dtype == torch.float32
+    assert gradient.dtype == dtype
+    torch.testing.assert_close(terms.double(), terms64, rtol=1e-6, atol=0)
+    finest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    torch.testing.assert_close(gradient.double(), gradient64, rtol=torch.finfo(dtype).eps, atol=finest)
+
+
+def test_any_layout_will_do() -> None:
+    """Logits of a network that padded its image, targets that are channels of a larger tensor."""
+    logits, seeds, targets, mus, valid = batch(2, masked=True)
+    expected = run(logits, seeds, targets, mus, valid)
+    padded = functional.pad(logits, (0, 3, 0, 5))[..., :37, :29]
+    beside = torch.cat([torch.rand(3, 1, 37, 29), targets], dim=1)[:, 1:]
+    apart = targets.contiguous(memory_format=torch.channels_last)
+    for odd in ((padded, seeds, beside, mus, valid), (logits.contiguous(), seeds, apart, mus, valid)):
+        for found, value in zip(run(*odd), expected, strict=True):
+            assert torch.equal(found, value)
+
+
+def test_same_numbers_same_bits_whatever_pads_the_last_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = batch(1)
+    first, second = run(*inputs), run(*inputs)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    monkeypatch.setattr(fused_loss, "_BLOCK", 8192)
+    terms, gradient = run(*inputs)
+    torch.testing.assert_close(terms, first[0])
+    assert torch.equal(gradient, first[1])
+
+
+def test_more_classes_are_left_to_torch() -> None:
+    logits, seeds = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randint(-1, 3, (2, 4, 4), dtype=torch.int8)
+    terms = losses.stack_terms(logits, seeds, torch.empty(2, 0, 4, 4), [], None)
+    assert torch.equal(terms, losses.partial_cross_entropy(logits, seeds)[None])
