@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from discoseg import losses
+from discoseg.admm import Prior, stack_targets
 from discoseg.kernels import kernels_on
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
@@ -103,3 +104,16 @@ def test_more_classes_are_left_to_torch() -> None:
     logits, seeds = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randint(-1, 3, (2, 4, 4), dtype=torch.int8)
     terms = losses.stack_terms(logits, seeds, torch.empty(2, 0, 4, 4), [], None)
     assert torch.equal(terms, losses.partial_cross_entropy(logits, seeds)[None])
+
+
+@pytest.mark.parametrize("priors", [1, 2])
+def test_targets_are_the_very_ones_of_torch(priors: int) -> None:
+    torch.manual_seed(0)
+    index = torch.tensor([4, 0, 6])
+    stack = [Prior("crf", (7, 61, 47), 1.0, index.device) for _ in range(priors)]
+    for prior in stack:
+        prior.doubled.random_(0, 3)
+        prior.multiplier.normal_()
+    ours = stack_targets(stack, index)
+    with kernels_on():
+        assert torch.equal(ours, stack_targets(stack, index))

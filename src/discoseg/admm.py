@@ -10,11 +10,13 @@ y − u (:func:`discoseg.losses.augmented_term`). Arrays over all training slice
 are consecutive.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from discoseg.config import AdmmConfig, PriorName
+from discoseg.kernels import kernels_fit
 
 _BALANCE_RANGE = 16.0  # how far residual balancing may take μ from where it started, either way
 _SLICES_AT_ONCE = 256  # that an update takes in, so that its scratch memory does not grow with the dataset
@@ -52,6 +54,15 @@ class Prior:
     def target(self, index: torch.Tensor) -> torch.Tensor:
         """Return y − u of the slices ``index``: what the network's probability is drawn to, (B, H, W)."""
         return self.doubled[index] * 0.5 - self.multiplier[index]
+
+
+def stack_targets(priors: Sequence[Prior], index: torch.Tensor) -> torch.Tensor:
+    """Return the targets of the slices ``index`` (B,) for each of the priors, (B, T, H, W); on CUDA by one kernel."""
+    if len(priors) <= 2 and kernels_fit(priors[0].multiplier):
+        from discoseg.kernels import fused_loss
+
+        return fused_loss.gather_targets([(prior.doubled, prior.multiplier) for prior in priors], index)
+    return torch.stack([prior.target(index) for prior in priors], dim=1)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from discoseg import losses
+from discoseg import admm, losses
 from discoseg.augment import apply_intensities, apply_transforms, pixel_area, sample_intensities, sample_transforms
 from discoseg.config import Config
 from discoseg.errors import UserError
@@ -105,14 +105,13 @@ class TrainingPass:
     ) -> torch.Tensor:
         """Return the terms of the augmented loss, (T,), on the slices ``batch`` (B,), moved by ``theta``."""
         state, slices = self._state, self._slices
-        targets = [prior.target(batch) for prior in state.priors]
         shape = (len(batch), 0, *slices.seeds.shape[1:])
-        stacked = torch.stack(targets, dim=1) if targets else slices.image.new_empty(shape)
-        image, seeds, stacked, valid = apply_transforms(theta, slices.image[batch], slices.seeds[batch], stacked)
+        targets = admm.stack_targets(state.priors, batch) if state.priors else slices.image.new_empty(shape)
+        image, seeds, targets, valid = apply_transforms(theta, slices.image[batch], slices.seeds[batch], targets)
         with network_precision(self._config, image.device):
             logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
         mus = [prior.mu_on_device for prior in state.priors]
-        terms = losses.stack_terms(logits, seeds, stacked, mus, valid)
+        terms = losses.stack_terms(logits, seeds, targets, mus, valid)
         if self._config.method == "penalty":
             probability = losses.foreground(logits)
             area = 1.0 if theta is None else pixel_area(theta)

@@ -1,4 +1,4 @@
-"""The terms of the training loss through Triton: two kernels and a sum instead of about forty.
+"""The training loss through Triton: a kernel for the targets, two and a sum for the terms, instead of about fifty.
 
 A launch depends on the shapes alone, so a CUDA graph can record it. The sums of programs are added in a fixed order.
 """
@@ -31,6 +31,16 @@ def stack_terms(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Sequence[Te
     logits = logits.contiguous(memory_format=torch.channels_last)
     result: Tensor = _Terms.apply(logits, seeds.contiguous(), targets, mask, *mus)
     return result
+
+
+def gather_targets(priors: Sequence[tuple[Tensor, Tensor]], index: Tensor) -> Tensor:
+    """Return y − u (B, T, H, W) of the slices ``index`` (B,), for one or two pairs of 2y uint8 and u, (N, H, W)."""
+    first, last = priors[0], priors[-1]
+    image = first[1].shape[1:]
+    targets = first[1].new_empty(len(index), len(priors), *image)
+    grid = math.ceil(image.numel() / _BLOCK), len(index)
+    kernels.targets_kernel[grid](*(index, *first, *last, targets, image.numel()), TARGETS=len(priors), BLOCK=_BLOCK)
+    return targets
 
 
 class _Terms(torch.autograd.Function):

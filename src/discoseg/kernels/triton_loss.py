@@ -1,4 +1,4 @@
-"""Triton kernels of the training loss on two classes; its formulas stand in ``losses.py``.
+"""Triton kernels of the training loss on two classes and its targets; formulas are in ``losses.py`` and ``admm.py``.
 
 With d the difference of a pixel's logits, s = 1 / (1 + e^−d) its foreground probability and y its seed, if any,
 
@@ -81,3 +81,20 @@ def logits_gradient_kernel(
     gradient /= pixels
     pairs = tl.join(-gradient, gradient).to(dlogits.dtype.element_ty)
     tl.store(dlogits + _pairs(pixel), pairs, mask=inside[:, None])
+
+
+@triton.jit(do_not_specialize=["image_pixels"])
+def targets_kernel(
+    index, doubled0, multiplier0, doubled1, multiplier1, targets, image_pixels,
+    TARGETS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write y − u of the slices ``index``, (B, TARGETS, H, W): the second program axis is the place in the batch."""
+    place = tl.program_id(1)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < image_pixels
+    source = tl.load(index + place).to(tl.int64) * image_pixels + pixel
+    for number in tl.static_range(TARGETS):
+        doubled = tl.load((doubled0 if number == 0 else doubled1) + source, mask=inside)
+        multiplier = tl.load((multiplier0 if number == 0 else multiplier1) + source, mask=inside)
+        at = targets + (place * TARGETS + number) * image_pixels + pixel
+        tl.store(at, doubled.to(tl.float32) * 0.5 - multiplier, mask=inside)
