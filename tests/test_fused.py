@@ -11,7 +11,7 @@ from torch.nn import functional
 from discoseg import kernels
 from discoseg.kernels import kernels_on
 from discoseg.networks import build_network
-from discoseg.networks.fused import join, normalise
+from discoseg.networks.fused import join, normalise, normalise_twice
 from discoseg.networks.windows import join_doubled, pool, pool_with_corners, unpool
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
@@ -140,6 +140,28 @@ def test_same_numbers_same_bits() -> None:
         ours, _ = run_both((2, 8, 11, 7), activation="prelu", residual_channels=8, dropout=0.3)
         results.append(ours)
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("residual_channels", [0, 5, 12])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_gradients_of_two_uses_are_added(residual_channels: int, used: tuple[int, ...]) -> None:
+    torch.manual_seed(7)
+    x, residual = torch.randn(2, 12, 9, 7), torch.randn(2, residual_channels, 9, 7)
+    uses = torch.randn(2, 2, 12, 9, 7)
+    found = []
+    for separate in (True, False):
+        torch.manual_seed(8)
+        norm, activation = modules(12, "prelu")
+        inputs = [t.clone().requires_grad_() for t in (x, residual)]
+        results = normalise_twice(inputs[0], norm, activation, residual=inputs[1] if residual_channels else None)
+        assert torch.equal(*results)
+        assert results[0].data_ptr() == results[1].data_ptr()
+        loss = sum((results[use if separate else 0] * uses[use]).sum() for use in used)
+        assert isinstance(loss, Tensor)
+        loss.backward()
+        found.append(_results(results[0], norm, activation, inputs))
+    assert_close(found[0], found[1], 1e-6)
 
 
 def test_evaluation_uses_the_running_statistics() -> None:

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from discoseg.networks.convolution import Convolution, TransposedConvolution
-from discoseg.networks.fused import join, normalise
+from discoseg.networks.fused import Twice, join, normalise, normalise_twice
 from discoseg.networks.padding import pad_to_multiple
 from discoseg.networks.windows import pool_with_corners, unpool
 
@@ -14,6 +14,7 @@ class ENet(nn.Module):
 
     ``width`` features leave the initial block (16 in the publication), four times as many stage 1, eight
     times as many stages 2 and 3. The input is part of those features, so many channels widen the network.
+    Every block uses its input twice, so blocks pass it on twice.
     """
 
     stride = 8
@@ -43,7 +44,7 @@ class ENet(nn.Module):
         x = self.stage3(self.stage2(x))
         x = self.stage4(self.up4(x, corners2))
         x = self.stage5(self.up5(x, corners1))
-        return self.output(x)[..., :rows, :columns]
+        return self.output(x[0])[..., :rows, :columns]
 
 
 class Initial(nn.Module):
@@ -54,11 +55,11 @@ class Initial(nn.Module):
         self.convolution = Convolution(channels, width - channels, 3, stride=2, padding=1, bias=False)
         self.activation = nn.Sequential(nn.BatchNorm2d(width), nn.PReLU(width))
 
-    def forward(self, image: Tensor) -> Tensor:
+    def forward(self, image: Tensor) -> Twice:
         x = self.convolution(image)
         pooled = functional.max_pool2d(image, 2).to(x.dtype)  # under autocast a convolution returns half precision
         norm, activation = self.activation
-        return normalise(join(x, pooled), norm, activation)
+        return normalise_twice(join(x, pooled), norm, activation)
 
 
 class Bottleneck(nn.Module):
@@ -79,8 +80,8 @@ class Bottleneck(nn.Module):
         self.extension = _extension(projection, convolution, inner, features, dropout)
         self.activation = nn.PReLU(features)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return _add_extension(x, self.extension, x, self.activation)
+    def forward(self, x: Twice) -> Twice:
+        return _add_extension(x[0], self.extension, x[1], self.activation)
 
 
 class Downsampling(nn.Module):
@@ -94,9 +95,9 @@ class Downsampling(nn.Module):
         self.extension = _extension(projection, convolution, inner, outputs, dropout)
         self.activation = nn.PReLU(outputs)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        pooled, corners = pool_with_corners(x)
-        return _add_extension(pooled, self.extension, x, self.activation), corners
+    def forward(self, x: Twice) -> tuple[Twice, Tensor]:
+        pooled, corners = pool_with_corners(x[0])
+        return _add_extension(pooled, self.extension, x[1], self.activation), corners
 
 
 class Upsampling(nn.Module):
@@ -111,10 +112,10 @@ class Upsampling(nn.Module):
         self.extension = _extension(projection, convolution, inner, outputs, dropout)
         self.activation = nn.PReLU(outputs)
 
-    def forward(self, x: Tensor, corners: Tensor) -> Tensor:
+    def forward(self, x: Twice, corners: Tensor) -> Twice:
         convolution, norm = self.main
-        main = normalise(convolution(x), norm, None)
-        return _add_extension(unpool(main, corners), self.extension, x, self.activation)
+        main = normalise(convolution(x[0]), norm, None)
+        return _add_extension(unpool(main, corners), self.extension, x[1], self.activation)
 
 
 def _context_stage(features: int) -> nn.Sequential:
@@ -141,9 +142,9 @@ def _extension(
     )
 
 
-def _add_extension(main: Tensor, extension: nn.Sequential, x: Tensor, activation: nn.Module) -> Tensor:
+def _add_extension(main: Tensor, extension: nn.Sequential, x: Tensor, activation: nn.Module) -> Twice:
     """Return activation(main + extension(x)); ``main`` may lack the last features."""
     projection, norm1, activation1, convolution, norm2, activation2, expansion, norm3, dropout = extension
     x = normalise(projection(x), norm1, activation1)
     x = normalise(convolution(x), norm2, activation2)
-    return normalise(expansion(x), norm3, activation, dropout=dropout, residual=main)
+    return normalise_twice(expansion(x), norm3, activation, dropout=dropout, residual=main)

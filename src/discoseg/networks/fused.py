@@ -11,6 +11,9 @@ from torch.nn import functional
 
 from discoseg.kernels import kernels_fit
 
+Twice = tuple[Tensor, Tensor]
+"""One tensor under two names, each with a gradient of its own."""
+
 
 def to_channels_last(x: Tensor) -> Tensor:
     """Return (B, C, H, W), a pixel's features side by side in memory; copies only where they are not."""
@@ -31,6 +34,18 @@ def normalise(
     (B, C or fewer, H, W) is filled up with zero features. The kernels compute in float32 and return x's type in
     channels-last layout.
     """
+    return normalise_twice(x, norm, activation, dropout=dropout, residual=residual)[0]
+
+
+def normalise_twice(
+    x: Tensor,
+    norm: nn.Module,
+    activation: nn.Module | None,
+    *,
+    dropout: nn.Module | None = None,
+    residual: Tensor | None = None,
+) -> Twice:
+    """Return what ``normalise`` does, twice: for two uses, whose gradients no kernel of its own has to add then."""
     if kernels_fit(x):
         from discoseg.networks import fused_normalise
 
@@ -41,13 +56,16 @@ def normalise(
         if norm.training and x.numel() > x.shape[1]:  # torch refuses one value a channel
             return fused_normalise.train(x, norm, activation, dropout, residual)
         if not (norm.training or torch.is_grad_enabled()):
-            return fused_normalise.evaluate(x, norm, activation, residual)
-    x = norm(x)
+            y = fused_normalise.evaluate(x, norm, activation, residual)
+            return y, y
+    y = norm(x)
     if dropout is not None:
-        x = dropout(x)
+        y = dropout(y)
     if residual is not None:
-        x = _widen(residual, x.shape[1]) + x
-    return x if activation is None else activation(x)
+        y = _widen(residual, y.shape[1]) + y
+    if activation is not None:
+        y = activation(y)
+    return y, y
 
 
 def _widen(x: Tensor, channels: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from discoseg.networks import triton_normalise as kernels
+from discoseg.networks.fused import to_channels_last
 
 _PROGRAMS = 256  # about two for each of an H200's 132 multiprocessors
 _PARTS = 256  # at most, and
@@ -73,9 +74,10 @@ def train(
     activation: nn.PReLU | nn.ReLU | None,
     dropout: nn.Dropout2d | None,
     residual: Tensor | None,
-) -> Tensor:
-    """Normalise by the batch's statistics, and move the running ones as torch does.
+) -> tuple[Tensor, Tensor]:
+    """Normalise by the batch's statistics, and move the running ones as torch does; return the result twice.
 
+    The two are one tensor, and two to autograd: each has a gradient, and the backward kernel adds these.
     ``num_batches_tracked`` stays as it is: nothing needs it beside a momentum, and counting is a kernel more.
     """
     noise = None
@@ -83,8 +85,8 @@ def train(
         noise = torch.rand(x.shape[:2], device=x.device)
     slope = activation.weight if isinstance(activation, nn.PReLU) else None
     settings = norm, activation is not None, dropout.p if dropout else 0.0
-    result: Tensor = _Normalise.apply(x, residual, norm.weight, norm.bias, slope, noise, *settings)
-    return result
+    first, second = _Normalise.apply(x, residual, norm.weight, norm.bias, slope, noise, *settings)
+    return first, second
 
 
 def evaluate(x: Tensor, norm: nn.BatchNorm2d, activation: nn.PReLU | nn.ReLU | None, residual: Tensor | None) -> Tensor:
@@ -107,7 +109,8 @@ class _Normalise(torch.autograd.Function):
         norm: nn.BatchNorm2d,
         activate: bool,
         dropout: float,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # or a kernel would make zeros for what is not used
         cut, shape = _cut(x, residual)
         channels = x.shape[1]
         partials = x.new_empty(2, cut.parts, channels, dtype=torch.float32)
@@ -118,18 +121,19 @@ class _Normalise(torch.autograd.Function):
         inputs = x, residual, noise, weight, bias, slope
         ctx.save_for_backward(*inputs, statistics)
         ctx.activate, ctx.dropout = activate, dropout
-        return _apply(*inputs, partials, statistics, norm, activate, dropout)
+        y = _apply(*inputs, partials, statistics, norm, activate, dropout)
+        return y, y.view_as(y)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, residual, noise, weight, bias, slope, statistics = ctx.saved_tensors
-        dy = dy.contiguous(memory_format=torch.channels_last)
+        dy, *more = (to_channels_last(dy) for dy in gradients if dy is not None)
         cut, shape = _cut(x, residual)
         partials = x.new_empty(3, cut.parts, x.shape[1], dtype=torch.float32)
-        dz = None if residual is None else torch.empty_like(x, dtype=residual.dtype)
+        dz = torch.empty_like(x) if more or residual is not None else None
         kernels.sums_kernel[cut.grid](
-            *(dy, x, residual, noise, weight, bias, slope, statistics, dz, partials),
+            *(dy, more[0] if more else None, x, residual, noise, weight, bias, slope, statistics, dz, partials),
             **shape,
             dropout=ctx.dropout,
             ACTIVATE=ctx.activate,
@@ -147,7 +151,7 @@ class _Normalise(torch.autograd.Function):
             PARTS=cut.padded_parts,
             **cut.tile(_PER_THREAD),
         )
-        dresidual = None if dz is None else dz[:, : residual.shape[1]]
+        dresidual = None if dz is None or residual is None else dz[:, : residual.shape[1]]
         return dx, dresidual, dweight, dbias, dslope, None, None, None, None
 
 

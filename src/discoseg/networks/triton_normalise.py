@@ -167,13 +167,13 @@ def apply_kernel(
 
 @triton.jit(do_not_specialize=_SIZES)
 def sums_kernel(
-    dy, x, residual, noise, weight, bias, slope, statistics, dz, partials,
+    dy, dy2, x, residual, noise, weight, bias, slope, statistics, dz, partials,
     rows, chunk, pixels, units, residual_units, dropout,
     ACTIVATE: tl.constexpr, UNIT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Leave each part's sums of s·dz, s·dz·x̂ and the slope's gradient, (3, parts, channels).
 
-    With ``dz`` also write the gradient of z, which is the residual's.
+    y's gradient is the sum of ``dy`` and ``dy2``. With ``dz`` also write the gradient of z, which is the residual's.
     """
     channels = units * UNIT
     columns = _columns(BLOCK_C)
@@ -189,10 +189,12 @@ def sums_kernel(
     sum_slope = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     value = _load_tile(x, first, last, columns, channels, BLOCK_R)
     g = _load_tile(dy, first, last, columns, channels, BLOCK_R)
+    g += _load_tile(dy2, first, last, columns, channels, BLOCK_R)
     for step in range(0, chunk, BLOCK_R):
         start = first + step
         following = _load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
         following_g = _load_tile(dy, start + BLOCK_R, last, columns, channels, BLOCK_R)
+        following_g += _load_tile(dy2, start + BLOCK_R, last, columns, channels, BLOCK_R)
         scale = _load_scale(noise, dropout, start, last, pixels, columns, channels, BLOCK_R)
         normal = (value - mean[None, :]) * inverse[None, :]
         if ACTIVATE:
@@ -224,7 +226,7 @@ def gradient_kernel(
 ):  # fmt: skip
     """Write dx = w / std · (g − mean(g) − x̂ · mean(g · x̂)) with g = s·dz, and the parameters' gradients.
 
-    Where there is a residual, ``dy`` is already the gradient of z and ACTIVATE is off.
+    Where ``sums_kernel`` wrote the gradient of z, that is what ``dy`` is, and ACTIVATE is off.
     """
     channels = units * UNIT
     columns = _columns(BLOCK_C)
