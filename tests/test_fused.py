@@ -11,6 +11,7 @@ from torch.nn import functional
 from discoseg import kernels
 from discoseg.kernels import kernels_on
 from discoseg.networks import build_network
+from discoseg.networks.dropout import Dropout, draw_noise
 from discoseg.networks.fused import join, normalise, normalise_twice
 from discoseg.networks.windows import join_doubled, pool, pool_with_corners, unpool
 
@@ -62,7 +63,7 @@ def run_both(
         inputs[0],
         norm,
         act,
-        dropout=nn.Dropout2d(dropout) if dropout else None,
+        dropout=Dropout(dropout, channels) if dropout else None,
         residual=inputs[1] if residual_channels else None,
     )
     assert y.is_contiguous(memory_format=torch.channels_last)
@@ -171,7 +172,7 @@ def test_evaluation_uses_the_running_statistics() -> None:
     x, residual = torch.randn(2, 2, 6, 5, 9).unbind()
     norm.eval()
     with torch.no_grad():
-        ours = normalise(x, norm, activation, dropout=nn.Dropout2d(0.5).eval(), residual=residual)
+        ours = normalise(x, norm, activation, dropout=Dropout(0.5, 6).eval(), residual=residual)
         assert activation is not None
         assert torch.allclose(ours, activation(norm(x) + residual), atol=1e-6)
 
@@ -255,6 +256,29 @@ def test_networks_equal_torch_and_stay_channels_last(name: str) -> None:
 
 def _require_channels_last(module: nn.Module, inputs: tuple[Tensor]) -> None:
     assert inputs[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_noise_is_drawn_for_all_layers_at_once_and_used_once() -> None:
+    layers = Dropout(0.5, 3), Dropout(0.0, 5), Dropout(0.1, 4), Dropout(0.2, 6).eval()
+    network, image = nn.Sequential(*layers), torch.rand(2, 1, 4, 4)
+    inputs = [torch.rand(2, layer.features, 4, 4) for layer in layers]
+    torch.manual_seed(0)
+    draw_noise(network, image)
+    first, none, second, unused = (layer.take_noise(x) for layer, x in zip(layers, inputs, strict=True))
+    assert none is None
+    assert unused is None
+    assert first is not None
+    assert second is not None
+    assert first.shape == (2, 3)
+    assert second.shape == (2, 4)
+    torch.manual_seed(0)
+    assert torch.equal(torch.cat([first.flatten(), second.flatten()]), torch.rand(2 * 3 + 2 * 4))
+    again = layers[0].take_noise(inputs[0])
+    assert again is not None
+    assert not torch.equal(again, first)
+    with kernels_on():
+        draw_noise(network, image)
+    assert layers[0]._noise is None
 
 
 def test_joining_one_channel_stays_channels_last() -> None:

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from discoseg.networks.convolution import Convolution, TransposedConvolution
+from discoseg.networks.dropout import Dropout, draw_noise
 from discoseg.networks.fused import Twice, join, normalise, normalise_twice
 from discoseg.networks.padding import pad_to_multiple
 from discoseg.networks.windows import pool_with_corners, unpool
@@ -37,6 +38,7 @@ class ENet(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Map an image (B, channels, H, W) to logits (B, classes, H, W)."""
         rows, columns = image.shape[-2:]
+        draw_noise(self, image)
         x = self.initial(pad_to_multiple(image, self.stride))  # (B, width, H/2, W/2)
         x, corners1 = self.down1(x)  # (B, 4 width, H/4, W/4)
         x = self.stage1(x)
@@ -138,7 +140,7 @@ def _extension(
         *(projection, nn.BatchNorm2d(inner), nn.PReLU(inner)),
         *(convolution, nn.BatchNorm2d(inner), nn.PReLU(inner)),
         *(Convolution(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
-        nn.Dropout2d(dropout),
+        Dropout(dropout, outputs),
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from discoseg.kernels import kernels_fit
+from discoseg.networks.dropout import Dropout
 
 Twice = tuple[Tensor, Tensor]
 """One tensor under two names, each with a gradient of its own."""
@@ -30,7 +31,7 @@ def normalise(
 ) -> Tensor:
     """Return activation(dropout(norm(x)) + residual) for x (B, C, H, W).
 
-    The modules are the network's own: BatchNorm2d, PReLU (one slope a channel) or ReLU, Dropout2d. The residual
+    The modules are the network's own: BatchNorm2d, PReLU (one slope a channel) or ReLU, Dropout. The residual
     (B, C or fewer, H, W) is filled up with zero features. The kernels compute in float32 and return x's type in
     channels-last layout.
     """
@@ -50,7 +51,7 @@ def normalise_twice(
         from discoseg.networks import fused_normalise
 
         assert isinstance(norm, nn.BatchNorm2d)
-        assert isinstance(dropout, nn.Dropout2d | None)
+        assert isinstance(dropout, Dropout | None)
         assert isinstance(activation, nn.PReLU | nn.ReLU | None)
         x, residual = to_channels_last(x), None if residual is None else to_channels_last(residual)
         if norm.training and x.numel() > x.shape[1]:  # torch refuses one value a channel

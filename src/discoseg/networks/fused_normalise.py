@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from discoseg.networks import triton_normalise as kernels
+from discoseg.networks.dropout import Dropout
 from discoseg.networks.fused import to_channels_last
 
 _PROGRAMS = 256  # about two for each of an H200's 132 multiprocessors
@@ -72,7 +73,7 @@ def train(
     x: Tensor,
     norm: nn.BatchNorm2d,
     activation: nn.PReLU | nn.ReLU | None,
-    dropout: nn.Dropout2d | None,
+    dropout: Dropout | None,
     residual: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Normalise by the batch's statistics, and move the running ones as torch does; return the result twice.
@@ -80,9 +81,7 @@ def train(
     The two are one tensor, and two to autograd: each has a gradient, and the backward kernel adds these.
     ``num_batches_tracked`` stays as it is: nothing needs it beside a momentum, and counting is a kernel more.
     """
-    noise = None
-    if dropout is not None and dropout.training and dropout.p > 0:
-        noise = torch.rand(x.shape[:2], device=x.device)
+    noise = None if dropout is None else dropout.take_noise(x)
     slope = activation.weight if isinstance(activation, nn.PReLU) else None
     settings = norm, activation is not None, dropout.p if dropout else 0.0
     first, second = _Normalise.apply(x, residual, norm.weight, norm.bias, slope, noise, *settings)
