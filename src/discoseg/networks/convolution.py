@@ -71,12 +71,16 @@ class Convolution(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, inputs, H, W) to (B, outputs, H', W')."""
+        return self.with_statistics(x)[0]
+
+    def with_statistics(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return (B, outputs, H', W') and, where they came along, its statistics: see ``fused_pointwise.convolve``."""
         beside = _beside(self)
         if beside is None:
-            return super().forward(x)
+            return super().forward(x), None
         shape = self.stride, self.padding, self.dilation, False, (0, 0), self.groups
-        result: Tensor = _Convolve.apply(x, self.weight, self.bias, shape, beside)
-        return result
+        y, statistics = _Convolve.apply(x, self.weight, self.bias, shape, beside)
+        return y, statistics
 
 
 class TransposedConvolution(nn.ConvTranspose2d):
@@ -88,7 +92,7 @@ class TransposedConvolution(nn.ConvTranspose2d):
         if beside is None or output_size is not None:
             return super().forward(x, output_size)
         shape = self.stride, self.padding, self.dilation, True, self.output_padding, self.groups
-        result: Tensor = _Convolve.apply(x, self.weight, self.bias, shape, beside)
+        result: Tensor = _Convolve.apply(x, self.weight, self.bias, shape, beside)[0]
         return result
 
 
@@ -100,18 +104,22 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...], beside: WeightGradients
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
         kernel = beside.round(weight, dtype)
         x, offset = x.to(dtype), None if bias is None else bias.to(dtype)
         ctx.save_for_backward(x, kernel)
         ctx.parameters, ctx.shape, ctx.beside = (weight, bias), shape, beside
+        ctx.set_materialize_grads(False)  # or a kernel would make zeros for the statistics
         with torch.autocast("cuda", enabled=False):
-            return torch.ops.aten.convolution(x, kernel, offset, *shape)
+            y, statistics = _convolve(x, kernel, offset, shape)
+        if statistics is not None:
+            ctx.mark_non_differentiable(statistics)
+        return y, statistics
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
         x, kernel = ctx.saved_tensors
         weight, bias = ctx.parameters
         stream = ctx.beside.stream
@@ -126,6 +134,16 @@ class _Convolve(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx, _, _ = torch.ops.aten.convolution_backward(dy, x, kernel, None, *ctx.shape, [True, False, False])
         return dx, None, None, None, None
+
+
+def _convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, shape: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+    """Convolve, by a kernel of our own where that brings the statistics of the result along."""
+    if kernels_fit(x):
+        from discoseg.networks import fused_pointwise
+
+        if fused_pointwise.convolution_fits(x, kernel, bias, shape):
+            return fused_pointwise.convolve(x, kernel)
+    return torch.ops.aten.convolution(x, kernel, bias, *shape), None
 
 
 def parameter_gradients(

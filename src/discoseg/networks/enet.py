@@ -116,7 +116,9 @@ class Upsampling(nn.Module):
 
     def forward(self, x: Twice, corners: Tensor) -> Twice:
         convolution, norm = self.main
-        main = normalise(convolution(x[0]), norm, None)
+        assert isinstance(convolution, Convolution)
+        main, statistics = convolution.with_statistics(x[0])
+        main = normalise(main, norm, None, statistics=statistics)
         return _add_extension(unpool(main, corners), self.extension, x[1], self.activation)
 
 
@@ -147,6 +149,10 @@ def _extension(
 def _add_extension(main: Tensor, extension: nn.Sequential, x: Tensor, activation: nn.Module) -> Twice:
     """Return activation(main + extension(x)); ``main`` may lack the last features."""
     projection, norm1, activation1, convolution, norm2, activation2, expansion, norm3, dropout = extension
-    x = normalise(projection(x), norm1, activation1)
+    assert isinstance(projection, Convolution)
+    assert isinstance(expansion, Convolution)
+    x, statistics = projection.with_statistics(x)
+    x = normalise(x, norm1, activation1, statistics=statistics)
     x = normalise(convolution(x), norm2, activation2)
-    return normalise_twice(expansion(x), norm3, activation, dropout=dropout, residual=main)
+    x, statistics = expansion.with_statistics(x)
+    return normalise_twice(x, norm3, activation, dropout=dropout, residual=main, statistics=statistics)

@@ -28,14 +28,15 @@ def normalise(
     *,
     dropout: nn.Module | None = None,
     residual: Tensor | None = None,
+    statistics: Tensor | None = None,
 ) -> Tensor:
     """Return activation(dropout(norm(x)) + residual) for x (B, C, H, W).
 
     The modules are the network's own: BatchNorm2d, PReLU (one slope a channel) or ReLU, Dropout. The residual
     (B, C or fewer, H, W) is filled up with zero features. The kernels compute in float32 and return x's type in
-    channels-last layout.
+    channels-last layout; ``statistics`` of x that its convolution brought along spare them one.
     """
-    return normalise_twice(x, norm, activation, dropout=dropout, residual=residual)[0]
+    return normalise_twice(x, norm, activation, dropout=dropout, residual=residual, statistics=statistics)[0]
 
 
 def normalise_twice(
@@ -45,6 +46,7 @@ def normalise_twice(
     *,
     dropout: nn.Module | None = None,
     residual: Tensor | None = None,
+    statistics: Tensor | None = None,
 ) -> Twice:
     """Return what ``normalise`` does, twice: for two uses, whose gradients no kernel of its own has to add then."""
     if kernels_fit(x):
@@ -55,7 +57,7 @@ def normalise_twice(
         assert isinstance(activation, nn.PReLU | nn.ReLU | None)
         x, residual = to_channels_last(x), None if residual is None else to_channels_last(residual)
         if norm.training and x.numel() > x.shape[1]:  # torch refuses one value a channel
-            return fused_normalise.train(x, norm, activation, dropout, residual)
+            return fused_normalise.train(x, norm, activation, dropout, residual, statistics)
         if not (norm.training or torch.is_grad_enabled()):
             y = fused_normalise.evaluate(x, norm, activation, residual)
             return y, y

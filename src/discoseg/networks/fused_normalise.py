@@ -75,16 +75,18 @@ def train(
     activation: nn.PReLU | nn.ReLU | None,
     dropout: Dropout | None,
     residual: Tensor | None,
+    partials: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Normalise by the batch's statistics, and move the running ones as torch does; return the result twice.
 
-    The two are one tensor, and two to autograd: each has a gradient, and the backward kernel adds these.
+    The two are one tensor, and two to autograd: each has a gradient, and the backward kernel adds these. ``partials``
+    (2, parts, C) are the statistics of x in the parts of its ``plan``, where they are known already.
     ``num_batches_tracked`` stays as it is: nothing needs it beside a momentum, and counting is a kernel more.
     """
     noise = None if dropout is None else dropout.take_noise(x)
     slope = activation.weight if isinstance(activation, nn.PReLU) else None
     settings = norm, activation is not None, dropout.p if dropout else 0.0
-    first, second = _Normalise.apply(x, residual, norm.weight, norm.bias, slope, noise, *settings)
+    first, second = _Normalise.apply(x, residual, norm.weight, norm.bias, slope, noise, partials, *settings)
     return first, second
 
 
@@ -105,6 +107,7 @@ class _Normalise(torch.autograd.Function):
         bias: Tensor,
         slope: Tensor | None,
         noise: Tensor | None,
+        partials: Tensor | None,
         norm: nn.BatchNorm2d,
         activate: bool,
         dropout: float,
@@ -112,11 +115,13 @@ class _Normalise(torch.autograd.Function):
         ctx.set_materialize_grads(False)  # or a kernel would make zeros for what is not used
         cut, shape = _cut(x, residual)
         channels = x.shape[1]
-        partials = x.new_empty(2, cut.parts, channels, dtype=torch.float32)
         statistics = x.new_empty(2, channels, dtype=torch.float32)
-        kernels.statistics_kernel[cut.grid](
-            x, partials, shape["rows"], shape["chunk"], shape["units"], UNIT=shape["UNIT"], **cut.tile(_PER_THREAD)
-        )
+        if partials is None:
+            partials = x.new_empty(2, cut.parts, channels, dtype=torch.float32)
+            kernels.statistics_kernel[cut.grid](
+                x, partials, shape["rows"], shape["chunk"], shape["units"], UNIT=shape["UNIT"], **cut.tile(_PER_THREAD)
+            )
+        assert partials.shape == (2, cut.parts, channels)
         inputs = x, residual, noise, weight, bias, slope
         ctx.save_for_backward(*inputs, statistics)
         ctx.activate, ctx.dropout = activate, dropout
@@ -151,7 +156,7 @@ class _Normalise(torch.autograd.Function):
             **cut.tile(_PER_THREAD),
         )
         dresidual = None if dz is None or residual is None else dz[:, : residual.shape[1]]
-        return dx, dresidual, dweight, dbias, dslope, None, None, None, None
+        return dx, dresidual, dweight, dbias, dslope, None, None, None, None, None
 
 
 def _apply(

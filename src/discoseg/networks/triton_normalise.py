@@ -17,18 +17,18 @@ _SIZES = ["rows", "chunk", "pixels", "units", "residual_units"]  # whatever they
 
 
 @triton.jit
-def _columns(BLOCK_C: tl.constexpr):
+def columns_of(BLOCK_C: tl.constexpr):
     return tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
 
 
 @triton.jit
-def _offsets(start, columns, channels, BLOCK_R: tl.constexpr):
+def offsets_of(start, columns, channels, BLOCK_R: tl.constexpr):
     """Return a tile's offsets (R, C), int64 because a tensor may hold more than 2³¹ values."""
     return start.to(tl.int64) * channels + (tl.arange(0, BLOCK_R)[:, None] * channels + columns[None, :])
 
 
 @triton.jit
-def _inside(start, last, columns, channels, BLOCK_R: tl.constexpr):
+def inside_of(start, last, columns, channels, BLOCK_R: tl.constexpr):
     return (start + tl.arange(0, BLOCK_R) < last)[:, None] & (columns < channels)[None, :]
 
 
@@ -38,8 +38,8 @@ def _load_tile(pointer, start, last, columns, channels, BLOCK_R: tl.constexpr):
     if pointer is None:
         tile = tl.zeros((1, 1), tl.float32)
     else:
-        inside = _inside(start, last, columns, channels, BLOCK_R)
-        tile = tl.load(pointer + _offsets(start, columns, channels, BLOCK_R), mask=inside, other=0.0).to(tl.float32)
+        inside = inside_of(start, last, columns, channels, BLOCK_R)
+        tile = tl.load(pointer + offsets_of(start, columns, channels, BLOCK_R), mask=inside, other=0.0).to(tl.float32)
     return tile
 
 
@@ -69,7 +69,7 @@ def _load_scale(noise, dropout, start, last, pixels, columns, channels, BLOCK_R:
     else:
         sample = (start + tl.arange(0, BLOCK_R)) // pixels
         at = sample[:, None] * channels + columns[None, :]
-        kept = tl.load(noise + at, mask=_inside(start, last, columns, channels, BLOCK_R), other=0.0) >= dropout
+        kept = tl.load(noise + at, mask=inside_of(start, last, columns, channels, BLOCK_R), other=0.0) >= dropout
         scale = tl.where(kept, 1.0 / (1.0 - dropout), 0.0)
     return scale
 
@@ -88,6 +88,24 @@ def _combine(count, mean, m2):
     return rough + error, spread - total * error * error
 
 
+@triton.jit
+def take_in(value, mean, m2, seen, inside):
+    """Return mean and sum of squared deviations (R, C) with one more value each, their number ``seen`` (Welford)."""
+    deviation = tl.where(inside, value - mean, 0.0)
+    mean += deviation * (1.0 / seen)
+    return mean, m2 + deviation * (value - mean)
+
+
+@triton.jit
+def leave_statistics(partials, mean, m2, rows, columns, channels, BLOCK_R: tl.constexpr):
+    """Store the statistics of a part of ``rows`` rows, whose tiles' places (R, C) were taken in, in its place."""
+    count = (rows - tl.arange(0, BLOCK_R) + BLOCK_R - 1) // BLOCK_R  # rows seen at each place
+    part_mean, part_m2 = _combine(count.to(tl.float32), mean, m2)
+    at = partials + tl.program_id(1) * channels + columns
+    tl.store(at, part_mean, mask=columns < channels)
+    tl.store(at + tl.num_programs(1) * channels, part_m2, mask=columns < channels)
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def statistics_kernel(
     x, partials, rows, chunk, units,
@@ -95,26 +113,21 @@ def statistics_kernel(
 ):  # fmt: skip
     """Leave the mean and the sum of squared deviations of each part, (2, parts, channels)."""
     channels = units * UNIT
-    columns = _columns(BLOCK_C)
+    columns = columns_of(BLOCK_C)
     first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
     mean = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     m2 = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     seen = 0.0
     value = _load_tile(x, first, last, columns, channels, BLOCK_R)
-    for step in range(0, chunk, BLOCK_R):  # Welford's update at every place of the tile: no reduction in the loop
+    for step in range(0, chunk, BLOCK_R):  # an update at every place of the tile: no reduction in the loop
         start = first + step
         following = _load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
         seen += 1.0
-        deviation = tl.where(_inside(start, last, columns, channels, BLOCK_R), value - mean, 0.0)
-        mean += deviation * (1.0 / seen)
-        m2 += deviation * (value - mean)
+        inside = inside_of(start, last, columns, channels, BLOCK_R)
+        mean, m2 = take_in(value, mean, m2, seen, inside)
         value = following
-    count = (last - first - tl.arange(0, BLOCK_R) + BLOCK_R - 1) // BLOCK_R  # rows seen at each place
-    part_mean, part_m2 = _combine(count.to(tl.float32), mean, m2)
-    at = partials + tl.program_id(1) * channels + columns
-    tl.store(at, part_mean, mask=columns < channels)
-    tl.store(at + tl.num_programs(1) * channels, part_m2, mask=columns < channels)
+    leave_statistics(partials, mean, m2, last - first, columns, channels, BLOCK_R)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -128,7 +141,7 @@ def apply_kernel(
     Without ``partials``, in evaluation mode, the running statistics are those that count.
     """
     channels = units * UNIT
-    columns = _columns(BLOCK_C)
+    columns = columns_of(BLOCK_C)
     first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
     value = _load_tile(x, first, last, columns, channels, BLOCK_R)  # on its way while the sums are combined
@@ -160,8 +173,8 @@ def apply_kernel(
         z += _load_tile(residual, start, last, columns, residual_units * UNIT, BLOCK_R)
         if ACTIVATE:
             z = tl.where(z > 0, z, z * slope_c[None, :])
-        inside = _inside(start, last, columns, channels, BLOCK_R)
-        tl.store(y + _offsets(start, columns, channels, BLOCK_R), z.to(y.dtype.element_ty), mask=inside)
+        inside = inside_of(start, last, columns, channels, BLOCK_R)
+        tl.store(y + offsets_of(start, columns, channels, BLOCK_R), z.to(y.dtype.element_ty), mask=inside)
         value = following
 
 
@@ -176,7 +189,7 @@ def sums_kernel(
     y's gradient is the sum of ``dy`` and ``dy2``. With ``dz`` also write the gradient of z, which is the residual's.
     """
     channels = units * UNIT
-    columns = _columns(BLOCK_C)
+    columns = columns_of(BLOCK_C)
     first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
     mean = _load(statistics, columns, channels, 0.0)
@@ -203,8 +216,8 @@ def sums_kernel(
             sum_slope += tl.where(z > 0, 0.0, g * z)
             g = tl.where(z > 0, g, g * slope_c[None, :])
         if dz is not None:
-            inside = _inside(start, last, columns, channels, BLOCK_R)
-            tl.store(dz + _offsets(start, columns, channels, BLOCK_R), g.to(dz.dtype.element_ty), mask=inside)
+            inside = inside_of(start, last, columns, channels, BLOCK_R)
+            tl.store(dz + offsets_of(start, columns, channels, BLOCK_R), g.to(dz.dtype.element_ty), mask=inside)
         g = g * scale
         sum_g += g
         sum_gx += g * normal
@@ -229,7 +242,7 @@ def gradient_kernel(
     Where ``sums_kernel`` wrote the gradient of z, that is what ``dy`` is, and ACTIVATE is off.
     """
     channels = units * UNIT
-    columns = _columns(BLOCK_C)
+    columns = columns_of(BLOCK_C)
     first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
     value = _load_tile(x, first, last, columns, channels, BLOCK_R)
@@ -260,7 +273,7 @@ def gradient_kernel(
             z = (normal * gain[None, :] + offset[None, :]) * scale
             g = tl.where(z > 0, g, g * slope_c[None, :])
         g = (g * scale - mean_g[None, :] - normal * mean_gx[None, :]) * (gain * inverse)[None, :]
-        inside = _inside(start, last, columns, channels, BLOCK_R)
-        tl.store(dx + _offsets(start, columns, channels, BLOCK_R), g.to(dx.dtype.element_ty), mask=inside)
+        inside = inside_of(start, last, columns, channels, BLOCK_R)
+        tl.store(dx + offsets_of(start, columns, channels, BLOCK_R), g.to(dx.dtype.element_ty), mask=inside)
         value = following
         g = following_g
