@@ -1,13 +1,16 @@
 """Weight gradients by the Triton kernels against torch's own: on a GPU, or on the CPU by Triton's interpreter."""
 
 import itertools
+from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from discoseg.kernels import kernels_on
+from discoseg.networks import build_network
 from discoseg.networks.convolution import Convolution, WeightGradients, _Convolve, parameter_gradients
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
@@ -159,3 +162,37 @@ def test_weights_are_rounded_all_at_once() -> None:
             assert beside.round(other, torch.float32) is other
         with torch.no_grad():
             other += 1  # the optimiser's step
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="test_cuda.py compares them on a GPU, to its precision")
+@pytest.mark.parametrize("name", ["enet", "unet"])
+def test_a_whole_network_has_torchs_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kernels together, as in a training step, with streams that do nothing."""
+    torch.manual_seed(6)
+    network = build_network(name, channels=1, classes=2, width=4)  # type: ignore[arg-type]
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for module in network.modules():
+        if isinstance(module, nn.Dropout2d):
+            module.p = 0.0  # the kernels draw other numbers
+    for stage in (2, 3, 4):
+        setattr(network, f"stage{stage}", nn.Identity())  # ENet: interpreting takes its time
+    image = torch.rand(2, 1, 16, 16)
+
+    def run(beside: WeightGradients) -> list[Tensor]:
+        network.zero_grad()
+        with beside:
+            logits = network(image)
+            logits.sin().mean().backward()
+        return [logits, *(p.grad for p in network.parameters() if p.grad is not None)]
+
+    with kernels_on():
+        theirs = run(WeightGradients(torch.device("cpu"), network))
+    beside = WeightGradients(image.device, network)
+    beside.stream = mock.MagicMock()
+    monkeypatch.setattr(torch.cuda, "current_stream", mock.MagicMock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    ours = run(beside)
+    scale = max(gradient.abs().max().item() for gradient in theirs[1:])
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * scale)
