@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from discoseg.kernels import kernels_fit
+from discoseg.networks.fused import normalise
 
 _active = threading.local()  # trainings in other threads have streams of their own
 
@@ -55,6 +56,19 @@ class WeightGradients:
         if self.stream is not None and error is None:
             torch.cuda.current_stream().wait_stream(self.stream)
 
+    def start(
+        self, dy: Tensor, x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...]
+    ) -> None:
+        """Begin with the gradients of a convolution's parameters; the arguments are ``parameter_gradients``'."""
+        assert self.stream is not None
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            weight.grad, db = parameter_gradients(dy, x, kernel, weight, bias, shape, self.counters)
+            if bias is not None:
+                bias.grad = db
+        for tensor in (dy, x):  # not to be given away while the second stream still reads them
+            tensor.record_stream(self.stream)
+
     def round(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a weight in another type."""
         if weight.dtype == dtype:
@@ -78,9 +92,13 @@ class Convolution(nn.Conv2d):
         beside = _beside(self)
         if beside is None:
             return super().forward(x), None
-        shape = self.stride, self.padding, self.dilation, False, (0, 0), self.groups
-        y, statistics = _Convolve.apply(x, self.weight, self.bias, shape, beside)
+        y, statistics = _Convolve.apply(x, self.weight, self.bias, self.settings, beside)
         return y, statistics
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """The last arguments of ``aten::convolution``."""
+        return self.stride, self.padding, self.dilation, False, (0, 0), self.groups
 
 
 class TransposedConvolution(nn.ConvTranspose2d):
@@ -94,6 +112,22 @@ class TransposedConvolution(nn.ConvTranspose2d):
         shape = self.stride, self.padding, self.dilation, True, self.output_padding, self.groups
         result: Tensor = _Convolve.apply(x, self.weight, self.bias, shape, beside)[0]
         return result
+
+
+def normalise_convolve(
+    x: Tensor, norm: nn.Module, activation: nn.Module, convolution: Convolution
+) -> tuple[Tensor, Tensor | None]:
+    """Return ``convolution.with_statistics`` of activation(norm(x)); a small 1×1 one saves kernels on CUDA."""
+    beside = _beside(convolution)
+    if beside is not None and kernels_fit(x):
+        from discoseg.networks import fused_pointwise
+
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert isinstance(activation, nn.PReLU | nn.ReLU)
+        weight = beside.round(convolution.weight, x.dtype)
+        if fused_pointwise.both_fit(x, weight, convolution.bias, convolution.settings):
+            return fused_pointwise.normalise_convolve(x, norm, activation, convolution.weight, weight, beside)
+    return convolution.with_statistics(normalise(x, norm, activation))
 
 
 def _beside(module: nn.Module) -> WeightGradients | None:
@@ -121,15 +155,7 @@ class _Convolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
         x, kernel = ctx.saved_tensors
-        weight, bias = ctx.parameters
-        stream = ctx.beside.stream
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            weight.grad, db = parameter_gradients(dy, x, kernel, weight, bias, ctx.shape, ctx.beside.counters)
-            if bias is not None:
-                bias.grad = db
-        for tensor in (dy, x):  # not to be given away while the second stream still reads them
-            tensor.record_stream(stream)
+        ctx.beside.start(dy, x, kernel, *ctx.parameters, ctx.shape)
         dx = None
         if ctx.needs_input_grad[0]:
             dx, _, _ = torch.ops.aten.convolution_backward(dy, x, kernel, None, *ctx.shape, [True, False, False])

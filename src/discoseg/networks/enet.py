@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from discoseg.networks.convolution import Convolution, TransposedConvolution
+from discoseg.networks.convolution import Convolution, TransposedConvolution, normalise_convolve
 from discoseg.networks.dropout import Dropout, draw_noise
 from discoseg.networks.fused import Twice, join, normalise, normalise_twice
 from discoseg.networks.padding import pad_to_multiple
@@ -153,6 +153,5 @@ def _add_extension(main: Tensor, extension: nn.Sequential, x: Tensor, activation
     assert isinstance(expansion, Convolution)
     x, statistics = projection.with_statistics(x)
     x = normalise(x, norm1, activation1, statistics=statistics)
-    x = normalise(convolution(x), norm2, activation2)
-    x, statistics = expansion.with_statistics(x)
+    x, statistics = normalise_convolve(convolution(x), norm2, activation2, expansion)
     return normalise_twice(x, norm3, activation, dropout=dropout, residual=main, statistics=statistics)

@@ -113,15 +113,9 @@ class _Normalise(torch.autograd.Function):
         dropout: float,
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)  # or a kernel would make zeros for what is not used
-        cut, shape = _cut(x, residual)
-        channels = x.shape[1]
-        statistics = x.new_empty(2, channels, dtype=torch.float32)
         if partials is None:
-            partials = x.new_empty(2, cut.parts, channels, dtype=torch.float32)
-            kernels.statistics_kernel[cut.grid](
-                x, partials, shape["rows"], shape["chunk"], shape["units"], UNIT=shape["UNIT"], **cut.tile(_PER_THREAD)
-            )
-        assert partials.shape == (2, cut.parts, channels)
+            partials = statistics_in_parts(x)
+        statistics = x.new_empty(2, x.shape[1], dtype=torch.float32)
         inputs = x, residual, noise, weight, bias, slope
         ctx.save_for_backward(*inputs, statistics)
         ctx.activate, ctx.dropout = activate, dropout
@@ -143,20 +137,55 @@ class _Normalise(torch.autograd.Function):
             ACTIVATE=ctx.activate,
             **cut.tile(_PER_THREAD // 2),  # it also holds three sums
         )
-        del shape["residual_units"]
-        dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
-        dslope = None if slope is None else torch.empty_like(slope)
-        kernels.gradient_kernel[cut.grid](
+        dx, *parameters = input_gradient(
             *(dy if dz is None else dz, x, noise, weight, bias, slope, statistics, partials),
-            *(dx, dweight, dbias, dslope),
-            **shape,
+            activate=ctx.activate and dz is None,
             dropout=ctx.dropout,
-            ACTIVATE=ctx.activate and dz is None,
-            PARTS=cut.padded_parts,
-            **cut.tile(_PER_THREAD),
         )
         dresidual = None if dz is None or residual is None else dz[:, : residual.shape[1]]
-        return dx, dresidual, dweight, dbias, dslope, None, None, None, None, None
+        return dx, dresidual, *parameters, None, None, None, None, None
+
+
+def statistics_in_parts(x: Tensor) -> Tensor:
+    """Return mean and sum of squared deviations of each channel in the parts of x's plan, (2, parts, C) float32."""
+    cut, shape = _cut(x, None)
+    partials = x.new_empty(2, cut.parts, x.shape[1], dtype=torch.float32)
+    kernels.statistics_kernel[cut.grid](
+        x, partials, shape["rows"], shape["chunk"], shape["units"], UNIT=shape["UNIT"], **cut.tile(_PER_THREAD)
+    )
+    return partials
+
+
+def input_gradient(
+    dy: Tensor,
+    x: Tensor,
+    noise: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    slope: Tensor | None,
+    statistics: Tensor,
+    partials: Tensor,
+    *,
+    activate: bool = False,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of x, weight, bias and slope from the sums that ``sums_kernel`` left, (3, parts, C).
+
+    ``dy`` is the gradient behind the activation if ``activate``, before it otherwise.
+    """
+    cut, shape = _cut(x, None)
+    del shape["residual_units"]
+    dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+    dslope = None if slope is None else torch.empty_like(slope)
+    kernels.gradient_kernel[cut.grid](
+        *(dy, x, noise, weight, bias, slope, statistics, partials, dx, dweight, dbias, dslope),
+        **shape,
+        dropout=dropout,
+        ACTIVATE=activate,
+        PARTS=cut.padded_parts,
+        **cut.tile(_PER_THREAD),
+    )
+    return dx, dweight, dbias, dslope
 
 
 def _apply(

@@ -33,7 +33,7 @@ def inside_of(start, last, columns, channels, BLOCK_R: tl.constexpr):
 
 
 @triton.jit
-def _load_tile(pointer, start, last, columns, channels, BLOCK_R: tl.constexpr):
+def load_tile(pointer, start, last, columns, channels, BLOCK_R: tl.constexpr):
     """Return rows ``start`` and on (R, C), float32, zero from row ``last`` or column ``channels`` on."""
     if pointer is None:
         tile = tl.zeros((1, 1), tl.float32)
@@ -44,7 +44,7 @@ def _load_tile(pointer, start, last, columns, channels, BLOCK_R: tl.constexpr):
 
 
 @triton.jit
-def _load(pointer, columns, channels, default: tl.constexpr):
+def load_columns(pointer, columns, channels, default: tl.constexpr):
     """Return a parameter of each column (C,)."""
     if pointer is None:
         value = tl.full(columns.shape, default, tl.float32)
@@ -119,15 +119,35 @@ def statistics_kernel(
     mean = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     m2 = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     seen = 0.0
-    value = _load_tile(x, first, last, columns, channels, BLOCK_R)
+    value = load_tile(x, first, last, columns, channels, BLOCK_R)
     for step in range(0, chunk, BLOCK_R):  # an update at every place of the tile: no reduction in the loop
         start = first + step
-        following = _load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
+        following = load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
         seen += 1.0
         inside = inside_of(start, last, columns, channels, BLOCK_R)
         mean, m2 = take_in(value, mean, m2, seen, inside)
         value = following
     leave_statistics(partials, mean, m2, last - first, columns, channels, BLOCK_R)
+
+
+@triton.jit
+def combine_parts(partials, rows, chunk, parts, columns, channels, PARTS: tl.constexpr):
+    """Return mean and sum of squared deviations (C,) of all ``rows``, from those of the parts."""
+    count = tl.minimum(tl.maximum(rows - tl.arange(0, PARTS) * chunk, 0), chunk).to(tl.float32)
+    means = _load_partials(partials, 0, parts, columns, channels, PARTS)
+    return _combine(count, means, _load_partials(partials, 1, parts, columns, channels, PARTS))
+
+
+@triton.jit
+def note_statistics(running_mean, running_var, statistics, mean, m2, rows, momentum, eps, columns, channels):
+    """Store a batch's mean and 1/std in ``statistics`` (2, channels), and move the running ones."""
+    inside = columns < channels
+    old_mean = tl.load(running_mean + columns, mask=inside, other=0.0)
+    old_var = tl.load(running_var + columns, mask=inside, other=0.0)
+    tl.store(running_mean + columns, old_mean + momentum * (mean - old_mean), mask=inside)
+    tl.store(running_var + columns, old_var + momentum * (m2 / (rows - 1) - old_var), mask=inside)
+    tl.store(statistics + columns, mean, mask=inside)
+    tl.store(statistics + channels + columns, 1.0 / tl.sqrt(m2 / rows + eps), mask=inside)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -144,38 +164,42 @@ def apply_kernel(
     columns = columns_of(BLOCK_C)
     first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
-    value = _load_tile(x, first, last, columns, channels, BLOCK_R)  # on its way while the sums are combined
-    mean = _load(running_mean, columns, channels, 0.0)
-    variance = _load(running_var, columns, channels, 1.0)
-    if partials is not None:
-        parts = tl.num_programs(1)
-        count = tl.minimum(tl.maximum(rows - tl.arange(0, PARTS) * chunk, 0), chunk).to(tl.float32)
-        means = _load_partials(partials, 0, parts, columns, channels, PARTS)
-        batch_mean, m2 = _combine(count, means, _load_partials(partials, 1, parts, columns, channels, PARTS))
+    value = load_tile(x, first, last, columns, channels, BLOCK_R)  # on its way while the sums are combined
+    if partials is None:
+        mean = load_columns(running_mean, columns, channels, 0.0)
+        variance = load_columns(running_var, columns, channels, 1.0)
+    else:
+        mean, m2 = combine_parts(partials, rows, chunk, tl.num_programs(1), columns, channels, PARTS)
         if tl.program_id(1) == 0:
-            inside_c = columns < channels
-            tl.store(running_mean + columns, mean + momentum * (batch_mean - mean), mask=inside_c)
-            tl.store(running_var + columns, variance + momentum * (m2 / (rows - 1) - variance), mask=inside_c)
-            tl.store(statistics + columns, batch_mean, mask=inside_c)
-            tl.store(statistics + channels + columns, 1.0 / tl.sqrt(m2 / rows + eps), mask=inside_c)
-        mean = batch_mean
+            note_statistics(running_mean, running_var, statistics, mean, m2, rows, momentum, eps, columns, channels)
         variance = m2 / rows
     inverse = 1.0 / tl.sqrt(variance + eps)
-    gain = _load(weight, columns, channels, 0.0)
-    offset = _load(bias, columns, channels, 0.0)
-    slope_c = _load(slope, columns, channels, 0.0)
+    gain = load_columns(weight, columns, channels, 0.0)
+    offset = load_columns(bias, columns, channels, 0.0)
+    slope_c = load_columns(slope, columns, channels, 0.0)
     for step in range(0, chunk, BLOCK_R):
         start = first + step
-        following = _load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
+        following = load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
         normal = (value - mean[None, :]) * inverse[None, :]
         z = normal * gain[None, :] + offset[None, :]
         z = z * _load_scale(noise, dropout, start, last, pixels, columns, channels, BLOCK_R)
-        z += _load_tile(residual, start, last, columns, residual_units * UNIT, BLOCK_R)
+        z += load_tile(residual, start, last, columns, residual_units * UNIT, BLOCK_R)
         if ACTIVATE:
             z = tl.where(z > 0, z, z * slope_c[None, :])
         inside = inside_of(start, last, columns, channels, BLOCK_R)
         tl.store(y + offsets_of(start, columns, channels, BLOCK_R), z.to(y.dtype.element_ty), mask=inside)
         value = following
+
+
+@triton.jit
+def leave_sums(partials, slope, sum_g, sum_gx, sum_slope, columns, channels):
+    """Store a part's three sums (without ``slope`` two), shares of which a tile's places (R, C) hold, in its place."""
+    at = partials + tl.program_id(1) * channels + columns
+    stride = tl.num_programs(1) * channels
+    tl.store(at, tl.sum(sum_g, axis=0), mask=columns < channels)
+    tl.store(at + stride, tl.sum(sum_gx, axis=0), mask=columns < channels)
+    if slope is not None:
+        tl.store(at + 2 * stride, tl.sum(sum_slope, axis=0), mask=columns < channels)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -192,27 +216,27 @@ def sums_kernel(
     columns = columns_of(BLOCK_C)
     first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
-    mean = _load(statistics, columns, channels, 0.0)
-    inverse = _load(statistics + channels, columns, channels, 0.0)
-    gain = _load(weight, columns, channels, 0.0)
-    offset = _load(bias, columns, channels, 0.0)
-    slope_c = _load(slope, columns, channels, 0.0)
+    mean = load_columns(statistics, columns, channels, 0.0)
+    inverse = load_columns(statistics + channels, columns, channels, 0.0)
+    gain = load_columns(weight, columns, channels, 0.0)
+    offset = load_columns(bias, columns, channels, 0.0)
+    slope_c = load_columns(slope, columns, channels, 0.0)
     sum_g = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     sum_gx = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     sum_slope = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    value = _load_tile(x, first, last, columns, channels, BLOCK_R)
-    g = _load_tile(dy, first, last, columns, channels, BLOCK_R)
-    g += _load_tile(dy2, first, last, columns, channels, BLOCK_R)
+    value = load_tile(x, first, last, columns, channels, BLOCK_R)
+    g = load_tile(dy, first, last, columns, channels, BLOCK_R)
+    g += load_tile(dy2, first, last, columns, channels, BLOCK_R)
     for step in range(0, chunk, BLOCK_R):
         start = first + step
-        following = _load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
-        following_g = _load_tile(dy, start + BLOCK_R, last, columns, channels, BLOCK_R)
-        following_g += _load_tile(dy2, start + BLOCK_R, last, columns, channels, BLOCK_R)
+        following = load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
+        following_g = load_tile(dy, start + BLOCK_R, last, columns, channels, BLOCK_R)
+        following_g += load_tile(dy2, start + BLOCK_R, last, columns, channels, BLOCK_R)
         scale = _load_scale(noise, dropout, start, last, pixels, columns, channels, BLOCK_R)
         normal = (value - mean[None, :]) * inverse[None, :]
         if ACTIVATE:
             z = (normal * gain[None, :] + offset[None, :]) * scale
-            z += _load_tile(residual, start, last, columns, residual_units * UNIT, BLOCK_R)
+            z += load_tile(residual, start, last, columns, residual_units * UNIT, BLOCK_R)
             sum_slope += tl.where(z > 0, 0.0, g * z)
             g = tl.where(z > 0, g, g * slope_c[None, :])
         if dz is not None:
@@ -223,12 +247,7 @@ def sums_kernel(
         sum_gx += g * normal
         value = following
         g = following_g
-    at_c = partials + tl.program_id(1) * channels + columns
-    stride = tl.num_programs(1) * channels
-    tl.store(at_c, tl.sum(sum_g, axis=0), mask=columns < channels)
-    tl.store(at_c + stride, tl.sum(sum_gx, axis=0), mask=columns < channels)
-    if slope is not None:
-        tl.store(at_c + 2 * stride, tl.sum(sum_slope, axis=0), mask=columns < channels)
+    leave_sums(partials, slope, sum_g, sum_gx, sum_slope, columns, channels)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -245,8 +264,8 @@ def gradient_kernel(
     columns = columns_of(BLOCK_C)
     first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, rows)
-    value = _load_tile(x, first, last, columns, channels, BLOCK_R)
-    g = _load_tile(dy, first, last, columns, channels, BLOCK_R)
+    value = load_tile(x, first, last, columns, channels, BLOCK_R)
+    g = load_tile(dy, first, last, columns, channels, BLOCK_R)
     parts = tl.num_programs(1)
     sum_g = tl.sum(_load_partials(partials, 0, parts, columns, channels, PARTS), axis=0)
     sum_gx = tl.sum(_load_partials(partials, 1, parts, columns, channels, PARTS), axis=0)
@@ -256,17 +275,17 @@ def gradient_kernel(
         if dslope is not None:
             sum_slope = tl.sum(_load_partials(partials, 2, parts, columns, channels, PARTS), axis=0)
             tl.store(dslope + columns, sum_slope, mask=columns < channels)
-    mean = _load(statistics, columns, channels, 0.0)
-    inverse = _load(statistics + channels, columns, channels, 0.0)
-    gain = _load(weight, columns, channels, 0.0)
-    offset = _load(bias, columns, channels, 0.0)
-    slope_c = _load(slope, columns, channels, 0.0)
+    mean = load_columns(statistics, columns, channels, 0.0)
+    inverse = load_columns(statistics + channels, columns, channels, 0.0)
+    gain = load_columns(weight, columns, channels, 0.0)
+    offset = load_columns(bias, columns, channels, 0.0)
+    slope_c = load_columns(slope, columns, channels, 0.0)
     mean_g = sum_g / rows
     mean_gx = sum_gx / rows
     for step in range(0, chunk, BLOCK_R):
         start = first + step
-        following = _load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
-        following_g = _load_tile(dy, start + BLOCK_R, last, columns, channels, BLOCK_R)
+        following = load_tile(x, start + BLOCK_R, last, columns, channels, BLOCK_R)
+        following_g = load_tile(dy, start + BLOCK_R, last, columns, channels, BLOCK_R)
         scale = _load_scale(noise, dropout, start, last, pixels, columns, channels, BLOCK_R)
         normal = (value - mean[None, :]) * inverse[None, :]
         if ACTIVATE:
