@@ -37,7 +37,7 @@ class WeightGradients:
         self._weights = [module.weight for module in network.modules() if isinstance(module, kinds)]
         self._rounded: dict[Tensor, Tensor] = {}
         self.counters: Tensor | None = None  # for the kernels of our own, on this one stream
-        if kernels_fit(self._weights[0]):
+        if any(map(kernels_fit, self._weights)):
             from discoseg.networks.fused_weights import new_counters
 
             self.counters = new_counters(device)

@@ -1,8 +1,8 @@
 """Batch norm, dropout of features, a residual and an activation in one call: few kernels on CUDA, torch elsewhere.
 
 At a training step's sizes (1 to 8 MB a tensor) a GPU waits for kernels to start, not for memory: what counts is how
-many there are. On CUDA, where Triton can be imported, ``normalise`` takes two forward and two backward (evaluation:
-one), where torch's modules take about eleven.
+many there are. On CUDA, where Triton can be imported, ``normalise`` takes two forward (evaluation, or statistics that
+a convolution brought along: one) and two backward, where torch's modules take about eleven.
 """
 
 import torch

@@ -21,18 +21,22 @@ from discoseg.networks.fused_normalise import input_gradient, plan, power_of_2, 
 _LEAST = 16  # rows and columns that a tensor core takes
 _INPUTS = 32  # of a block, at most: a few blocks wait in shared memory
 _MOST_INPUTS = 64  # of a convolution whose programs normalise all of them
-_PER_THREAD = 8  # values of a tile, and as many of each of its two statistics
+_PER_THREAD = 8  # values of a tile, and as many of each of its two statistics or three sums
+_WORK = 2**28  # multiplications: beyond, libraries use the GPU better
 _LAST = torch.channels_last
 _POINTWISE = (1, 1), (0, 0), (1, 1), False, (0, 0), 1
 
 
 def convolution_fits(x: Tensor, weight: Tensor, bias: Tensor | None, shape: tuple[Any, ...]) -> bool:
-    """Say whether ``convolve`` can take over from torch; ``shape`` are the settings of ``aten::convolution``."""
+    """Say whether ``convolve`` can take over from torch, and is likely to be faster.
+
+    ``shape`` are the settings of ``aten::convolution``.
+    """
     if bias is not None or weight.shape[2:] != (1, 1) or shape != _POINTWISE or not kernels_fit(x):
         return False
     if x.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32:
         return False
-    return weight.shape[0] >= _LEAST and max(x.shape[1], weight.shape[0]) * x[:, 0].numel() < 2**31
+    return weight.shape[0] >= _LEAST and x.numel() * weight.shape[0] <= _WORK
 
 
 def convolve(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,7 +143,7 @@ class _NormaliseConvolve(torch.autograd.Function):
             UNIT_O=unit_o,
             UNIT=unit,
             BLOCK_O=min(max(power_of_2(outputs), _LEAST), _INPUTS),
-            **cut.tile(_PER_THREAD // 2),  # it also holds three sums
+            **cut.tile(_PER_THREAD),
         )
         gradients = input_gradient(dz, x, None, gain, bias, slope, statistics, partials)
         return *gradients, None, None, None, None
