@@ -10,7 +10,9 @@ snapshots/       a slice of a few cases at several epochs: image, truth, seeds, 
 import csv
 import io
 import json
+import os
 import platform
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,6 +98,7 @@ class RunFolder:
             "threads": torch.get_num_threads(),
             "versions": {"discoseg": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "platform": platform.platform(),
+            "commit": _commit(),
         }
         _write_text(self.root / "run.json", json.dumps(facts, indent=1) + "\n")
         self.write_config(config)
@@ -166,6 +169,18 @@ class RunFolder:
             start += len(example.seeds)
         with write_atomically(self.snapshots / f"epoch_{epoch:04d}.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def _commit() -> str | None:
+    """Return what DISCOSEG_COMMIT says, or the commit of the checkout that the package stands in, if it does."""
+    checkout = Path(__file__).parents[2]
+    if "DISCOSEG_COMMIT" in os.environ or not (checkout / ".git").exists():
+        return os.environ.get("DISCOSEG_COMMIT")
+    try:
+        command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _middle_slice(example: Example) -> int:
