@@ -39,8 +39,8 @@ SMALL = Config(
     epochs=3,
     grid=GridConfig(shape=(32, 32)),
     network=NetworkConfig(name="unet", width=4),
-    optimiser=OptimiserConfig(batch=8, lr=5e-3),
-    crf=CrfConfig(strength=0.3, sigma=0.1),
+    optimiser=OptimiserConfig(batch=8, lr=5e-3, average=0.5),
+    crf=CrfConfig(strength=0.3, sigma=0.1, decay=0.9),
     augment=AugmentConfig(rotate_deg=10, crop_min=0.9, flip=True, gamma=0.1, noise=0.02),
     admm=AdmmConfig(average=0.5, schedule="balance"),
 )

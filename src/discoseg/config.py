@@ -71,6 +71,8 @@ class OptimiserConfig:
     """Epochs between two decays of the learning rate."""
     weight_decay: float = 0.0
     """L2 weight decay."""
+    average: float = 0.0
+    """Decay at each step of a running mean of the weights, which then predicts, proposes and is kept; 0 has none."""
 
     def __post_init__(self) -> None:
         _require(self.batch >= 1, f"--optimiser.batch {self.batch} must be at least 1")
@@ -80,6 +82,7 @@ class OptimiserConfig:
         _require(
             0 <= self.weight_decay < math.inf, f"--optimiser.weight-decay {self.weight_decay} must not be negative"
         )
+        _require(0 <= self.average < 1, f"--optimiser.average {self.average} must be in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ class CrfConfig:
 
     strength: float = 1.0
     """λ, the weight of boundary length against the label loss; the cut uses λ/μ."""
+    decay: float = 1.0
+    """Factor of λ after every epoch; below 1 the boundary prior guides the beginning and leaves the end to the rest."""
     sigma: float = 0.05
     """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
     neighbours: Literal[6, 18, 26] = 26
@@ -118,6 +123,7 @@ class CrfConfig:
     def __post_init__(self) -> None:
         _require(0 <= self.strength < math.inf, f"--crf.strength {self.strength} must be 0 or more, and finite")
         _require(0 < self.sigma < math.inf, f"--crf.sigma {self.sigma} must be positive, and finite")
+        _require(0 < self.decay <= 1, f"--crf.decay {self.decay} must be in (0, 1]")
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,8 @@ class TrainingPass:
             terms = self._batch_losses(self._order[places], theta, intensities)
             terms.sum().backward()
         self._state.optimiser.step()
+        if self._state.weights is not None:
+            self._state.weights.update()
         self._sums.add_(terms.detach(), alpha=size)
         self._next.add_(size)
 

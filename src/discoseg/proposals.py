@@ -77,7 +77,7 @@ class CrfProposer:
         turns: Sequence[int] | None = None,
         foresee: bool = False,
     ) -> None:
-        """``strength`` is λ; the cuts run in ``pool``; ``foresee`` says whether cores are free for guesses.
+        """``strength`` is λ, which may change between epochs; ``foresee`` says whether cores are free for guesses.
 
         ``turns`` are the volumes in the order in which they are predicted, by default that of ``regions``.
         """
@@ -85,7 +85,7 @@ class CrfProposer:
         self._turns = list(range(len(regions))) if turns is None else list(turns)
         lengths = [regions[index].slices.stop - regions[index].slices.start for index in self._turns]
         self._ends = list(accumulate(lengths))  # slices predicted when a turn's volume is there
-        self._strength = strength
+        self.strength = strength
         self._pool = pool
         pinned = device.type == "cuda"  # only then a copy runs beside the host's own work
         shapes = [None if region.grid is None else region.grid.shape for region in regions]
@@ -111,7 +111,7 @@ class CrfProposer:
             there = self._copy_unary(index, probability, prior)
             unary, mask, cut = self._unaries[index], self._masks[index], None
             if unary is not None and mask is not None:
-                region, foresight, strength = self._regions[index], self._foresights[index], self._strength / prior.mu
+                region, foresight, strength = self._regions[index], self._foresights[index], self.strength / prior.mu
                 cut = self._pool.submit(_cut, region, foresight, unary, mask, strength, there)
             self._cuts[index] = cut
 
@@ -141,7 +141,7 @@ class CrfProposer:
                 foresight, host = self._foresights[index], self._unaries[index]
                 if foresight is not None and host is not None:
                     there = self._copy_unary(index, probability, prior)
-                    strength = self._strength / prior.mu
+                    strength = self.strength / prior.mu
                     self._guesses[index] = self._pool.submit(_guess, foresight, host, strength, there)
         if self._beside is not None:
             torch.cuda.current_stream().wait_stream(self._beside)

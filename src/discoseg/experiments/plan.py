@@ -10,7 +10,7 @@ from typing import Any, Literal
 from discoseg.config import PRESETS, Config, Method, from_dict
 from discoseg.experiments import paper
 
-What = Literal["table1", "table2", "curves", "sizes", "evolution", "comparison", "ablations", "search"]
+What = Literal["table1", "table2", "curves", "sizes", "evolution", "comparison", "ours", "ablations", "search"]
 
 _COMPARED: tuple[Method, ...] = ("crf+size", "size", "crf", "penalty")
 _HEADLINE = {("full", None), ("crf", None), *((m, eps) for m in ("crf+size", "size", "penalty") for eps in (0.0, 0.1))}
@@ -25,6 +25,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rho0.1": {"admm": {"rho": 0.1}},
     "rho0.3": {"admm": {"rho": 0.3}},
     "average0.7": {"admm": {"average": 0.7}},
+    "decay0.95": {"crf": {"decay": 0.95}},
+    "mean-weights": {"optimiser": {"average": 0.99}},
     "free-seeds": {"admm": {"honour_seeds": False}},
     "ramp": {"admm": {"schedule": "ramp"}},
     "balance": {"admm": {"schedule": "balance"}},
@@ -36,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 class Task:
     """A structure to segment: the folder of its dataset, and the configuration that its trainings vary.
 
-    ``mu`` is μ̂ = μ̃ of each method where the table does not vary it.
+    ``mu`` is μ̂ = μ̃ of each method where the table does not vary it and it is not the configuration's.
     """
 
     name: str
@@ -53,6 +55,13 @@ TASKS = (
     Task("rv", "ACDC RV", "acdc", PRESETS["paper-acdc-rv"], {**_PAPER_MU, "size": 0.1}),
     Task("prostate", "PROMISE12", "promise12", PRESETS["paper-promise12"], _PAPER_MU),
 )
+
+OURS = (
+    Task("ours-lv", "LV, default preset", "acdc", replace(PRESETS["default"], label="LV"), {}),
+    Task("ours-rv", "RV, default preset", "acdc", replace(PRESETS["default"], label="RV"), {}),
+    Task("ours-prostate", "PROMISE12, default preset", "promise12", replace(PRESETS["default"], label="prostate"), {}),
+)
+"""The same structures with the settings that we recommend."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Cell:
         parts += [self.variant] if self.variant else []
         return "-".join([*parts, f"seed{self.seed}"])
 
-    def config(self, tasks: Sequence[Task] = TASKS, epochs: int | None = None) -> Config:
+    def config(self, tasks: Sequence[Task] = (*TASKS, *OURS), epochs: int | None = None) -> Config:
         """Return the training's configuration; other ``epochs`` than its own scale the learning rate's decay along."""
         task = next(task for task in tasks if task.name == self.task)
         config = from_dict(VARIANTS.get(self.variant, {}), base=task.config, where=self.variant)
@@ -97,7 +106,7 @@ class Cell:
         return replace(config, method=self.method, size_eps=self.eps, seed=self.seed)
 
 
-def plan(what: What, *, seeds: int = 1, tasks: Sequence[Task] = TASKS) -> list[Cell]:
+def plan(what: What, *, seeds: int = 1, tasks: Sequence[Task] = (*TASKS, *OURS)) -> list[Cell]:
     """Return the trainings that ``what`` needs, with the random seeds 0 to ``seeds`` − 1, the most telling first."""
     cells = [cell for task in tasks for cell in _plan_task(what, task)]
     if what == "table1":
@@ -107,6 +116,8 @@ def plan(what: What, *, seeds: int = 1, tasks: Sequence[Task] = TASKS) -> list[C
 
 def _plan_task(what: What, task: Task) -> list[Cell]:
     name = task.name
+    if (task in OURS) != (what == "ours") and what not in ("ablations", "search"):
+        return []
     match what:
         case "table1":
             return [Cell(name, method, eps) for other, method, eps in paper.TABLE1 if other == name]
@@ -122,6 +133,9 @@ def _plan_task(what: What, task: Task) -> list[Cell]:
             return [Cell(name, method, _eps(method, 0.1)) for method in _COMPARED]
         case "evolution":
             return [Cell(name, "crf+size", 0.0)]
+        case "ours":
+            methods: tuple[Method, ...] = ("full", "partial", *_COMPARED)
+            return [Cell(name, method, _eps(method, 0.1)) for method in methods]
         case "ablations" | "search":
             tuning = what == "search"
             return [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *VARIANTS)]

@@ -21,7 +21,7 @@ from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.experiments import tables
 from discoseg.experiments.pictures import Shown, compare_methods
-from discoseg.experiments.plan import TASKS, Cell, Task, What, plan
+from discoseg.experiments.plan import OURS, TASKS, Cell, Task, What, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
 from discoseg.experiments.results import Result, keep_result, read_results, require_same_settings
 from discoseg.report.runs import read_runs
@@ -51,7 +51,7 @@ def reproduce(
     jobs: int | None = None,
     epochs: int | None = None,
     device: str = "auto",
-    tasks: Sequence[Task] = TASKS,
+    tasks: Sequence[Task] = (*TASKS, *OURS),
     progress: RunProgress = lambda run, done, message: None,
     finished: Callable[[Result], None] = lambda result: None,
 ) -> Reproduction:
@@ -163,11 +163,11 @@ def _write(
     """Write a table as Markdown and CSV, or a figure, from the results and run folders that are there."""
     shown = [results[cell.name] for cell in cells if cell.name in results]
     match what:
-        case "table1" | "table2" | "ablations" | "search":
-            by: tables.By = "eps" if what == "table1" else "mu" if what == "table2" else "variant"
+        case "table1" | "table2" | "ours" | "ablations" | "search":
+            by: tables.By = "eps" if what in ("table1", "ours") else "mu" if what == "table2" else "variant"
             rows = tables.collect_rows(cells, results, tasks, by=by)
             parts = [tables.write_markdown(rows, by=by)]
-            parts += [tables.write_bounds(rows)] if what == "table1" else []
+            parts += [tables.write_bounds(rows)] if by == "eps" else []
             _write_text(out / f"{what}.md", "\n".join([*parts, tables.write_runs(rows)]), made)
             _write_text(out / f"{what}.csv", tables.write_csv(rows), made)
         case "curves":

@@ -54,7 +54,7 @@ def collect_rows(cells: Sequence[Cell], results: Mapping[str, Result], tasks: Se
         task = next(task for task in tasks if task.name == cell.task)
         mu = task.mu.get(cell.method) if cell.mu is None else cell.mu
         known = {
-            "eps": paper.TABLE1.get((cell.task, cell.method, cell.eps), math.nan),
+            "eps": paper.TABLE1.get((cell.task.removeprefix("ours-"), cell.method, cell.eps), math.nan),
             "mu": paper.TABLE2.get((cell.task, cell.method, mu), math.nan),
             "variant": math.nan,
         }[by]
