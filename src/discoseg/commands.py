@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from discoseg.config import Config, GridConfig
 from discoseg.errors import UserError
+from discoseg.experiments.plan import What
 
 DatasetArgument = Positional[Annotated[Path, arg(metavar="DATASET")]]
 Device = Literal["auto", "cpu", "cuda"]
@@ -341,11 +342,9 @@ class Demo:
 class Reproduce:
     """Make the paper's tables and figures from the datasets; finished trainings are kept, begun ones go on."""
 
-    what: Positional[
-        Literal["table1", "table2", "curves", "sizes", "evolution", "comparison", "ours", "ablations", "search"]
-    ]
-    """A table or figure of the paper, the default preset on its tasks (ours), ablations of CRF + size, or the search for
-    what the paper leaves open."""
+    what: Positional[What]
+    """A table or figure of the paper, its tasks with the default preset (ours), ablations of CRF + size, or the search
+    for what the paper leaves open."""
     data: Path
     """Folder with the datasets acdc and promise12 (either may be missing) and, optionally, splits.json."""
     out: Path
