@@ -117,8 +117,8 @@ class CrfConfig:
     """Factor of λ after every epoch; below 1 the boundary prior guides the beginning and leaves the end to the rest."""
     sigma: float = 0.05
     """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
-    neighbours: Literal[6, 18, 26] = 26
-    """Neighbours of a voxel; each weight is divided by the neighbour's distance in mm."""
+    neighbours: Literal[6, 8, 18, 26] = 26
+    """Neighbours of a voxel, 8 being those in its slice; each weight is divided by the neighbour's distance in mm."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.strength < math.inf, f"--crf.strength {self.strength} must be 0 or more, and finite")

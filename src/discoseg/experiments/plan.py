@@ -22,6 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sigma0.02": {"crf": {"sigma": 0.02}},
     "sigma0.1": {"crf": {"sigma": 0.1}},
     "neighbours6": {"crf": {"neighbours": 6}},
+    "neighbours8": {"crf": {"neighbours": 8}},
     "rho0.1": {"admm": {"rho": 0.1}},
     "rho0.3": {"admm": {"rho": 0.3}},
     "average0.7": {"admm": {"average": 0.7}},
