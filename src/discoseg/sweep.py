@@ -8,6 +8,7 @@ cores of their own, and the same seed gives the same bytes.
 """
 
 import multiprocessing
+import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -175,6 +176,15 @@ def _begin_process(reports: _Reports, stop: _Stop, threads: int) -> None:
     global _of_this_process
     _of_this_process = reports, stop
     torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that began it is gone: killed, it cannot say so, and its pipes stay open."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 _of_this_process: tuple[_Reports, _Stop]  # such things reach a process only as it begins
