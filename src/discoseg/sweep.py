@@ -161,6 +161,7 @@ def _raise(failures: dict[Path, BaseException]) -> None:
 
 
 def _start_processes(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would take the other trainings' cores
     context = multiprocessing.get_context("spawn")
     reports: _Reports = context.Queue()
     stop = context.Event()
