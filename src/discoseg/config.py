@@ -136,6 +136,8 @@ class AdmmConfig:
     """μ̃, the ADMM penalty parameter of the size proposal."""
     rho: float = 1.0
     """Step of the multiplier update u += ρ(s − y); less than the paper's 1 damps oscillation."""
+    limit: float = 0.0
+    """Largest absolute value of a multiplier, so that they do not grow while the network cannot follow; 0 sets none."""
     average: float = 0.0
     """Decay of the running mean of s that proposals and multipliers are made from; 0 takes the last epoch alone."""
     honour_seeds: bool = True
@@ -149,6 +151,7 @@ class AdmmConfig:
         _require(0 < self.mu_crf < math.inf, f"--admm.mu-crf {self.mu_crf} must be positive")
         _require(0 < self.mu_size < math.inf, f"--admm.mu-size {self.mu_size} must be positive")
         _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
+        _require(0 <= self.limit < math.inf, f"--admm.limit {self.limit} must be 0 or more, and finite")
         _require(0 <= self.average < 1, f"--admm.average {self.average} must be in [0, 1)")
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
 

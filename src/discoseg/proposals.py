@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from discoseg.admm import Prior, Residuals, move_multipliers, residuals_of
-from discoseg.config import CrfConfig
+from discoseg.config import AdmmConfig, CrfConfig
 from discoseg.discrete import Foresight, PottsGrid, select_by_size
 from discoseg.discrete.potts import Box, box_around
 from discoseg.replay import Replay
@@ -252,13 +252,13 @@ class MultiplierUpdate:
     The tensors given at the start are read and written each time, where they are.
     """
 
-    def __init__(self, prior: Prior, probability: torch.Tensor, rho: float) -> None:
-        """``probability`` (N, H, W); ``rho`` is the multipliers' step."""
+    def __init__(self, prior: Prior, probability: torch.Tensor, admm: AdmmConfig) -> None:
+        """``probability`` (N, H, W); ``admm`` has the multipliers' step and limit."""
         self._prior = prior
         self._proposal = torch.empty_like(probability, dtype=torch.bool)
         self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
         self._move = Replay(
-            lambda: move_multipliers(prior, probability, self._proposal, rho, self._squares), probability.device
+            lambda: move_multipliers(prior, probability, self._proposal, admm, self._squares), probability.device
         )
 
     def __call__(self, proposal: torch.Tensor) -> Residuals:

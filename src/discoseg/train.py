@@ -133,7 +133,7 @@ def _prepare(state: State, material: Material, config: Config) -> _Work:
         validate=PredictionPass(state.predictor, material.held_out, config) if material.held_out else None,
         source=source,
         proposers=_proposers(material, config),
-        updates={prior.name: MultiplierUpdate(prior, source, config.admm.rho) for prior in state.priors},
+        updates={prior.name: MultiplierUpdate(prior, source, config.admm) for prior in state.priors},
     )
 
 

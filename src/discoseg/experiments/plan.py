@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "neighbours8": {"crf": {"neighbours": 8}},
     "rho0.1": {"admm": {"rho": 0.1}},
     "rho0.3": {"admm": {"rho": 0.3}},
+    "limit1": {"admm": {"limit": 1.0}},
     "average0.7": {"admm": {"average": 0.7}},
     "decay0.95": {"crf": {"decay": 0.95}},
     "mean-weights": {"optimiser": {"average": 0.99}},
