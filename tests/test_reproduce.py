@@ -146,13 +146,16 @@ def test_results_merge_and_pictures_need_the_runs(data: Path, made: Path, tmp_pa
 def test_an_interruption_loses_no_finished_training(data: Path, tmp_path: Path) -> None:
     """The first training ends, the second is stopped in its second epoch; the next start makes only what is missing."""
 
+    seen: list[str] = []
+
     def stop(run: Path, done: float, message: str) -> None:
         if "size" in run.name and done > 1:
+            assert seen == ["lv-penalty-eps10-seed0"]  # kept as soon as the next one trains
             raise KeyboardInterrupt
 
     options = {"only": "lv-*-eps10-*", "device": "cpu", "tasks": TINY, "jobs": 1}
     with pytest.raises(KeyboardInterrupt):
-        reproduce("table1", data, tmp_path, progress=stop, **options)  # type: ignore[arg-type]
+        reproduce("table1", data, tmp_path, progress=stop, finished=lambda r: seen.append(r.cell.name), **options)  # type: ignore[arg-type]
     kept = set(read_results(tmp_path / "results"))
     assert kept == {"lv-penalty-eps10-seed0"}
     new: list[str] = []

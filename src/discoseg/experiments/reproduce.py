@@ -75,26 +75,40 @@ def reproduce(
         if cell.name in results:
             path = out / "results" / f"{cell.name}.json"
             require_same_settings(results[cell.name], cell.config(tasks, epochs), path)
-    missing = [cell for cell in wanted if cell.name not in results]
-    folder_of = {task.name: data / task.dataset for task in tasks}
-    for folder in dict.fromkeys(folder_of[cell.task] for cell in missing):
-        if not folder.is_dir():
-            count = sum(folder_of[cell.task] == folder for cell in missing)
-            made.notes.append(f"{folder} does not exist, so {count} trainings on it are left out")
-    missing = [cell for cell in missing if folder_of[cell.task].is_dir()]
-    try:
-        for task, group in _groups(missing, tasks):
-            _train(task, group, data, out, jobs=jobs, epochs=epochs, device=device, tasks=tasks, progress=progress)
-    finally:
-        for cell in missing:  # an interruption or another one's failure costs no finished training
+    missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
+    begun: dict[str, Cell] = {}
+
+    def collect(cells: Iterable[Cell]) -> None:
+        for cell in cells:
             run = RunFolder(out / "runs" / cell.name)
-            if run.final.is_file():
+            if cell.name not in results and run.final.is_file():
                 results[cell.name] = keep_result(cell, run.root, out / "results")
                 finished(results[cell.name])
+
+    def report(run: Path, done: float, message: str) -> None:
+        collect([cell for name, cell in begun.items() if name != run.name])
+        begun.update({cell.name: cell for cell in missing if cell.name == run.name})
+        progress(run, done, message)
+
+    try:
+        for task, group in _groups(missing, tasks):
+            _train(task, group, data, out, jobs=jobs, epochs=epochs, device=device, tasks=tasks, progress=report)
+    finally:
+        collect(missing)  # an interruption or another one's failure costs no finished training
     if not any(cell.name in results for cell in cells):
         raise UserError(f"--data {data}: {'; '.join(made.notes)}, and there are no results in {out / 'results'}")
     _write(what, cells, results, data, out, tasks, made)
     return made
+
+
+def _leave_out(cells: Sequence[Cell], data: Path, tasks: Sequence[Task], made: Reproduction) -> list[Cell]:
+    """Return the trainings whose datasets are there, and note how many are left out."""
+    folder_of = {task.name: data / task.dataset for task in tasks}
+    for folder in dict.fromkeys(folder_of[cell.task] for cell in cells):
+        if not folder.is_dir():
+            count = sum(folder_of[cell.task] == folder for cell in cells)
+            made.notes.append(f"{folder} does not exist, so {count} trainings on it are left out")
+    return [cell for cell in cells if folder_of[cell.task].is_dir()]
 
 
 def _groups(cells: Sequence[Cell], tasks: Sequence[Task]) -> Iterable[tuple[Task, list[Cell]]]:
