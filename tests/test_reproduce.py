@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from discoseg.cli import main
-from discoseg.config import PRESETS, Config
+from discoseg.config import PRESETS, Config, flatten, to_dict
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 from discoseg.experiments.plan import TASKS, VARIANTS, Cell, Task, plan
@@ -78,10 +78,7 @@ def test_a_cell_changes_what_it_names() -> None:
 
 
 def _differences(one: Config, other: Config) -> int:
-    from discoseg.config import to_dict
-    from discoseg.state import _flat
-
-    a, b = _flat(to_dict(one)), _flat(to_dict(other))
+    a, b = flatten(to_dict(one)), flatten(to_dict(other))
     return sum(a[key] != b[key] for key in a)
 
 
@@ -141,6 +138,20 @@ def test_results_merge_and_pictures_need_the_runs(data: Path, made: Path, tmp_pa
     assert outcome.files == []
     assert len(outcome.notes) == 4
     assert not (tmp_path / "runs").exists()
+
+
+def test_results_of_an_older_version_still_count(data: Path, made: Path, tmp_path: Path) -> None:
+    """Settings that it did not have yet had their defaults."""
+    shutil.copytree(made / "results", tmp_path / "results")
+    path = tmp_path / "results" / "lv-crf-seed0.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    del values["config"]["admm"]["limit"], values["config"]["penalty"]
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert reproduce("curves", data, tmp_path, only="*-crf-*", tasks=TINY).files
+    values["config"]["admm"]["rho"] = 0.5
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=r"another admm.rho: 0.5, now 1.0"):
+        reproduce("curves", data, tmp_path, only="*-crf-*", tasks=TINY)
 
 
 def test_an_interruption_loses_no_finished_training(data: Path, tmp_path: Path) -> None:

@@ -325,6 +325,21 @@ def to_dict(config: Any) -> dict[str, Any]:
     return out
 
 
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted names, tuples as lists.
+
+    >>> flatten({"seed": 1, "crf": {"sigma": 0.1}})
+    {'seed': 1, 'crf.sigma': 0.1}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            out |= flatten(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
 def to_toml(config: Config) -> str:
     """Return a configuration as TOML that :func:`load_config` reads back to an equal one."""
     values = to_dict(config)

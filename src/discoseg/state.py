@@ -8,7 +8,7 @@ import torch
 
 from discoseg.admm import Prior
 from discoseg.checkpoint import load_tensors, save_tensors
-from discoseg.config import Config, to_dict
+from discoseg.config import Config, flatten, to_dict
 from discoseg.errors import UserError
 from discoseg.networks.averaging import WeightAverage
 
@@ -140,8 +140,8 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
 
 def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """A run goes on only with the settings it was started with; just the number of epochs may differ."""
-    new = _flat(now)
-    old = {**_flat(to_dict(Config())), **_flat(before)}  # settings that came later had their default
+    new = flatten(now)
+    old = {**flatten(to_dict(Config())), **flatten(before)}  # settings that came later had their default
     for key in sorted(old.keys() | new.keys()):
         if key != "epochs" and old.get(key) != new.get(key):
             raise UserError(
@@ -161,13 +161,3 @@ def _require_same_data(path: Path, before: dict[str, dict[str, str]], now: dict[
                     f"{path}: was made with other data: {part} case {case} {what} (image, annotation or bounds); "
                     "resume with the same, or train into another folder"
                 )
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            out |= _flat(value, f"{prefix}{key}.")
-        else:
-            out[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return out

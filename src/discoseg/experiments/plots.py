@@ -19,6 +19,7 @@ from discoseg.report.figures import COLOURS
 from discoseg.report.runs import Run, Slice
 
 _ORDER: tuple[Method, ...] = ("crf+size", "penalty", "crf", "size", "full", "partial")
+_COLUMNS: tuple[Method, ...] = ("penalty", "crf", "size", "crf+size")  # of the comparison, as in the paper
 _SEED_COLOURS = {0: "#4d9de0", 1: "#b6f65c"}
 _TRUTH, _MASK = "#ffd23f", "#ff4d4d"
 _MARGIN = 0.9  # what pictures show around a structure on each side, in its own extents
@@ -84,7 +85,7 @@ def draw_evolution(run: Run, path: Path) -> None:
 
 def draw_comparison(rows: Mapping[str, Shown], path: Path) -> None:
     """Draw the contours of the methods' masks beside each other, truth first, a row for each case by title."""
-    methods = [m for m in _ORDER if any(m in masks for _, masks in rows.values())]
+    methods = [m for m in _COLUMNS if any(m in masks for _, masks in rows.values())]
     figure = Figure(figsize=(2.1 * (1 + len(methods)), 2.2 * len(rows)), layout="constrained")
     panels = figure.subplots(len(rows), 1 + len(methods), squeeze=False)
     for (title, (shown, masks)), row in zip(rows.items(), panels, strict=True):
@@ -121,7 +122,9 @@ def _finish(axes: Axes, place: Literal["lower right", "upper right"]) -> None:
 
 def _show(axes: Axes, shown: Slice, window: tuple[slice, slice], mask: NDArray[np.bool_] | None) -> None:
     """Draw a slice with the outlines of its truth and of a mask."""
-    axes.imshow(shown["image"][window], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    image = shown["image"][window]
+    brightest = max(1.0, float(np.percentile(image, 99.5)))
+    axes.imshow(image, cmap="gray", vmin=0, vmax=brightest, interpolation="nearest")
     _outline(axes, shown["truth"][window], _TRUTH)
     if mask is not None:
         _outline(axes, mask[window], _MASK)
@@ -134,13 +137,18 @@ def _outline(axes: Axes, mask: NDArray[Any], colour: str) -> None:
 
 
 def _window(truth: NDArray[np.bool_]) -> tuple[slice, slice]:
-    """A box around the structure with a margin; the whole slice where there is none."""
+    """A square around the structure with a margin, moved into the slice; the whole slice where there is none."""
     where = np.argwhere(truth)
     if not len(where):
         return slice(None), slice(None)
     low, high = where.min(axis=0), where.max(axis=0) + 1
-    margin = int(np.ceil(_MARGIN * (high - low).max()))
-    rows, columns = (slice(max(0, a - margin), b + margin) for a, b in zip(low, high, strict=True))
+    side = min(int(np.ceil((1 + 2 * _MARGIN) * (high - low).max())), *truth.shape)
+    rows, columns = (
+        slice(start, start + side)
+        for start in (
+            min(max((a + b - side) // 2, 0), size - side) for a, b, size in zip(low, high, truth.shape, strict=True)
+        )
+    )
     return rows, columns
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from discoseg.config import Config, to_dict
+from discoseg.config import Config, flatten, from_dict, to_dict
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
 from discoseg.experiments.plan import Cell
@@ -92,10 +92,11 @@ def _read(path: Path) -> Result:
 
 def require_same_settings(result: Result, config: Config, path: Path) -> None:
     """Refuse a result that another configuration made."""
-    wanted = to_dict(config)
-    for key in sorted(wanted.keys() | result.config.keys()):
-        if wanted.get(key) != result.config.get(key):
+    made = from_dict(result.config, base=Config(), where=str(path))  # settings that came later had their default
+    old, new = flatten(to_dict(made)), flatten(to_dict(config))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
             raise UserError(
-                f"{path}: was made with another {key}: {result.config.get(key)!r}, now {wanted.get(key)!r}; "
+                f"{path}: was made with another {key}: {old.get(key)!r}, now {new.get(key)!r}; "
                 "choose another --out, or remove it and its run folder"
             )
