@@ -79,6 +79,14 @@ def test_mu_follows_its_schedule_and_keeps_the_unscaled_multiplier(
     torch.testing.assert_close(prior.mu * prior.multiplier, unscaled)
 
 
+def test_the_limit_holds_when_mu_changes(probability: torch.Tensor) -> None:
+    prior = _prior("crf", probability, mu=2.0)
+    prior.multiplier.clamp_(-0.5, 0.5)
+    admm.adapt_mu(prior, admm.Residuals(0.01, 1.0), AdmmConfig(mu_crf=2.0, schedule="balance", limit=0.5), epoch=4)
+    assert prior.mu == 1.0
+    assert float(prior.multiplier.abs().max()) == 0.5
+
+
 def test_balancing_never_runs_away(probability: torch.Tensor) -> None:
     prior = _prior("crf", probability, mu=2.0)
     config = AdmmConfig(mu_crf=2.0, schedule="balance")

@@ -214,3 +214,12 @@ def test_bad_input_is_refused() -> None:
         grid.cut(image, strength=1, seeds=np.zeros((4, 3), np.int8))
     with pytest.raises(UserError, match="strength"):
         grid.cut(image, strength=-1)
+
+
+def test_a_strength_next_to_nothing_is_nothing() -> None:
+    grid, _ = random_grid(np.random.default_rng(0), (4, 5), 8)
+    unary = np.random.default_rng(1).normal(size=(4, 5))
+    foresight = grid.foresee()
+    foresight.guess(unary, strength=1e-320)
+    for cut in (grid.cut, foresight.cut):
+        np.testing.assert_array_equal(cut(unary, strength=1e-320), unary < 0)

@@ -71,10 +71,12 @@ def test_a_cell_changes_what_it_names() -> None:
     config = Cell("lv", "crf+size", 0.1, mu=0.01, variant="rho0.1", seed=3).config(epochs=50)
     assert (config.admm.mu_crf, config.admm.mu_size, config.admm.rho, config.seed) == (0.01, 0.01, 0.1, 3)
     assert (config.epochs, config.optimiser.lr_every) == (50, 10)
-    base = Cell("lv", "crf+size", 0.1).config()
-    for variant in VARIANTS:
-        changed = Cell("lv", "crf+size", 0.1, variant=variant).config()
-        assert changed == base or _differences(changed, base) == 1
+    planned = [cell for cell in plan("search") if cell.variant]
+    assert {cell.variant for cell in planned} == set(VARIANTS)
+    for cell in planned:
+        assert _differences(cell.config(), replace(cell, variant="").config()) == 1
+    with pytest.raises(KeyError):
+        Cell("lv", "crf+size", 0.1, variant="unheard-of").config()
 
 
 def _differences(one: Config, other: Config) -> int:
@@ -154,6 +156,78 @@ def test_results_of_an_older_version_still_count(data: Path, made: Path, tmp_pat
         reproduce("curves", data, tmp_path, only="*-crf-*", tasks=TINY)
 
 
+@pytest.mark.usefixtures("_one_process")
+def test_results_of_different_splits_are_not_mixed(data: Path, tmp_path: Path) -> None:
+    folder, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(data, folder)
+    reproduce("table1", folder, out, only="lv-full-*", tasks=TINY)
+    cases = json.loads((out / "results" / "lv-full-seed0.json").read_text(encoding="utf-8"))["cases"]
+    train, val = cases["training"][1:], cases["training"][:1]
+    (folder / "splits.json").write_text(json.dumps({"train": train, "val": val}), encoding="utf-8")
+    with pytest.raises(UserError, match="other training cases"):
+        reproduce("table1", folder, out, only="lv-crf-*", tasks=TINY)
+    shutil.rmtree(out / "seeds")
+    with pytest.raises(UserError, match="different cases"):
+        reproduce("table1", folder, out, only="lv-crf-*", tasks=TINY)
+    (folder / "splits.json").write_text(json.dumps({"train": train}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"no case of .* validates"):
+        reproduce("table1", folder, tmp_path / "other", only="lv-crf-*", tasks=TINY)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_failure_stops_nobody_else(data: Path, tmp_path: Path) -> None:
+    bad = replace(TINY[0], name="rv", config=replace(TINY[0].config, label="spleen"))
+    with pytest.raises(UserError, match="spleen"):
+        reproduce("table1", data, tmp_path, only="*-full-*", tasks=(bad, *TINY))
+    assert set(read_results(tmp_path / "results")) == {"lv-full-seed0"}
+    assert "| full supervision |" in (tmp_path / "table1.md").read_text(encoding="utf-8")
+
+
+def test_a_run_of_other_settings_is_no_result(data: Path, tmp_path: Path) -> None:
+    """Two epochs were made and three are wanted: those of a finished run are not taken for them."""
+    options = {"only": "lv-full-*", "device": "cpu", "tasks": TINY, "jobs": 1}
+    reproduce("table1", data, tmp_path, **options)  # type: ignore[arg-type]
+    shutil.rmtree(tmp_path / "results")
+    with pytest.raises(UserError, match="another setting"):
+        reproduce("table1", data, tmp_path, epochs=3, **options)  # type: ignore[arg-type]
+    assert read_results(tmp_path / "results") == {}
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        (("cell", "seed"), "0"),
+        (("cell", "eps"), "x"),
+        (("facts",), None),
+        (("config",), []),
+        (("seconds",), "a"),
+        (("history", "train_dice"), None),
+        (("history", "train_dice"), [0.5]),
+        (("history", "val_dice"), []),
+    ],
+)
+def test_broken_results_are_named(made: Path, tmp_path: Path, part: tuple[str, ...], value: object) -> None:
+    values = json.loads((made / "results" / "lv-crf-seed0.json").read_text(encoding="utf-8"))
+    inner = values if len(part) == 1 else values[part[0]]
+    inner[part[-1]] = value
+    (tmp_path / "lv-crf-seed0.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=r"lv-crf-seed0.json: not a result"):
+        read_results(tmp_path)
+    (tmp_path / "lv-crf-seed0.json").rename(tmp_path / ".a1b2-lv-crf-seed0.json")
+    assert read_results(tmp_path) == {}  # a file that was never finished
+
+
+@pytest.mark.parametrize("what", ["curves", "sizes"])
+def test_figures_need_no_first_seed(data: Path, made: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / "results").mkdir()
+    for path in (made / "results").glob("*.json"):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values["cell"]["seed"] = values["config"]["seed"] = 1
+        other = tmp_path / "results" / path.name.replace("seed0", "seed1")
+        other.write_text(json.dumps(values), encoding="utf-8")
+    assert reproduce(what, data, tmp_path, seeds=2, only="*-crf-seed1", tasks=TINY).files  # type: ignore[arg-type]
+
+
 def test_an_interruption_loses_no_finished_training(data: Path, tmp_path: Path) -> None:
     """The first training ends, the second is stopped in its second epoch; the next start makes only what is missing."""
 
@@ -211,6 +285,7 @@ def test_bad_input_ends_in_one_line(data: Path, made: Path, tmp_path: Path, caps
     for arguments, complaint in (
         (["table1", "--only", "xyz*"], "no training of table1"),
         (["table1", "--seeds", "0"], "--seeds 0"),
+        (["table1", "--jobs", "0"], "--jobs 0"),
         (["table1"], "lv-full-seed0.json: not a result"),
         (["table3"], "table3"),
     ):

@@ -104,6 +104,8 @@ def adapt_mu(prior: Prior, residuals: Residuals, admm: AdmmConfig, epoch: int) -
         prior.mu = min(max(prior.mu * factor, start / _BALANCE_RANGE), start * _BALANCE_RANGE)
     if prior.mu != before:
         prior.multiplier.mul_(before / prior.mu)
+        if admm.limit:
+            prior.multiplier.clamp_(-admm.limit, admm.limit)
 
 
 def scheduled_mu(admm: AdmmConfig, name: PriorName, epoch: int) -> float:

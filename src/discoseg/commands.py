@@ -350,7 +350,7 @@ class Reproduce:
     out: Path
     """Folder for seeds, runs, results, tables and figures."""
     only: str = "*"
-    """Pattern of the trainings to make and show, e.g. 'lv-*' or '*-eps10-*'."""
+    """Pattern of the trainings to make, e.g. 'lv-*' or '*-eps10-*'; all results that are there are shown."""
     seeds: int = 1
     """Random seeds of each training; the tables show mean ± standard deviation."""
     jobs: int | None = None

@@ -97,7 +97,8 @@ class CrfProposer:
         if foresee and sum(_flow_bytes(region) for region in regions) <= _MOST_FLOW_BYTES:
             self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in regions]
         self._guesses: list[Future[None] | None] = [None] * len(regions)
-        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None  # what guesses start from
+        guesses = device.type == "cuda" and any(self._foresights)
+        self._beside = torch.cuda.Stream(device) if guesses else None  # on which the guesses' costs are copied
         self._has_cut = False  # before the first cut there is nothing to guess from
         self._cuts: dict[int, Future[None] | None] = {}
 
@@ -128,14 +129,16 @@ class CrfProposer:
         self._has_cut = True
         return proposal
 
-    def foresee(self, probability: torch.Tensor, prior: Prior) -> None:
+    def foresee(self, probability: torch.Tensor, prior: Prior, settled: torch.cuda.Event | None = None) -> None:
         """Begin the next cuts with the last probabilities (N, H, W) and the new multipliers, where cores are free.
 
         Steps of the training may be under way on the current stream: the costs are copied beside them, and what comes
-        after the steps waits for the copies.
+        after the steps waits for the copies. ``settled`` has happened once probabilities and multipliers are there.
         """
-        if not self._has_cut:
+        if not self._has_cut or not any(self._foresights):
             return
+        if self._beside is not None and settled is not None:
+            self._beside.wait_event(settled)
         with torch.cuda.stream(self._beside):
             for index in self._turns:
                 foresight, host = self._foresights[index], self._unaries[index]
@@ -213,7 +216,7 @@ class SizeProposer:
     def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
         """Do nothing yet: all volumes are selected at once."""
 
-    def foresee(self, probability: torch.Tensor, prior: Prior) -> None:
+    def foresee(self, probability: torch.Tensor, prior: Prior, settled: torch.cuda.Event | None = None) -> None:
         """Do nothing: a selection takes no time to speak of."""
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:

@@ -84,7 +84,7 @@ def train_on(
             folder.rewind(state.epoch)
             folder.write_config(config)  # more epochs may be wanted now
         else:
-            folder.write_start(config, model, sources or {}, training, validation, material.device)
+            folder.write_start(config, model, sources or {}, training, validation, material.device, material.data)
         work = _prepare(state, material, config)
         predict, validate = work.predict, work.validate
         if state.epoch == config.epochs:  # nothing to train, but to score
@@ -145,9 +145,14 @@ def _run_epoch(
     if isinstance(crf := proposers.get("crf"), CrfProposer):
         crf.strength = config.crf.strength * config.crf.decay**state.epoch
 
+    settled = None
+    if material.device.type == "cuda":
+        settled = torch.cuda.Event()
+        settled.record()  # what the last epoch left is in place; the steps come after it
+
     def foresee() -> None:
         for prior in state.priors:
-            proposers[prior.name].foresee(source, prior)
+            proposers[prior.name].foresee(source, prior, settled)
 
     with clock("network"):
         row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)), foresee)

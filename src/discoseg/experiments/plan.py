@@ -98,7 +98,7 @@ class Cell:
     def config(self, tasks: Sequence[Task] = (*TASKS, *OURS), epochs: int | None = None) -> Config:
         """Return the training's configuration; other ``epochs`` than its own scale the learning rate's decay along."""
         task = next(task for task in tasks if task.name == self.task)
-        config = from_dict(VARIANTS.get(self.variant, {}), base=task.config, where=self.variant)
+        config = from_dict(VARIANTS[self.variant] if self.variant else {}, base=task.config, where=self.variant)
         mu = task.mu.get(self.method) if self.mu is None else self.mu
         if mu is not None:
             config = replace(config, admm=replace(config.admm, mu_crf=mu, mu_size=mu))
@@ -140,7 +140,10 @@ def _plan_task(what: What, task: Task) -> list[Cell]:
             return [Cell(name, method, _eps(method, 0.1)) for method in methods]
         case "ablations" | "search":
             tuning = what == "search"
-            return [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *VARIANTS)]
+            changes = [
+                v for v, values in VARIANTS.items() if from_dict(values, base=task.config, where=v) != task.config
+            ]
+            return [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *changes)]
 
 
 def _eps(method: Method, eps: float) -> float | None:

@@ -31,7 +31,8 @@ def plot_curves(results: Sequence[Result], tasks: Sequence[Task], path: Path) ->
     figure = Figure(figsize=(4.8 * len(shown), 3.6), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         for result in _in_order(results, task):
-            axes.plot(_epochs(result), result.history["val_dice"], linewidth=1.2, **_style(result))
+            style = _style(result, named=result.cell.seed == _lowest_seed(result, results))
+            axes.plot(_epochs(result), result.history["val_dice"], linewidth=1.2, **style)
         axes.set(title=task.title, xlabel="epoch", ylabel="3D Dice, validation")
         _finish(axes, "lower right")
     _save(figure, path)
@@ -40,9 +41,9 @@ def plot_curves(results: Sequence[Result], tasks: Sequence[Task], path: Path) ->
 def plot_sizes(results: Sequence[Result], tasks: Sequence[Task], path: Path) -> None:
     """Plot predicted over true size by epoch, mean ± standard deviation over volumes, bounds dashed.
 
-    A row for each task, training on the left, validation on the right; of several seeds the first is shown.
+    A row for each task, training on the left, validation on the right; of several seeds the lowest is shown.
     """
-    first = [result for result in results if result.cell.seed == 0]
+    first = [result for result in results if result.cell.seed == _lowest_seed(result, results)]
     shown = [task for task in tasks if any(r.cell.task == task.name for r in first)]
     figure = Figure(figsize=(9.6, 3.4 * len(shown)), layout="constrained")
     for task, row in zip(shown, figure.subplots(len(shown), 2, squeeze=False), strict=True):
@@ -103,11 +104,16 @@ def _in_order(results: Sequence[Result], task: Task) -> list[Result]:
     return sorted(chosen, key=lambda result: (_ORDER.index(result.cell.method), result.cell.seed))
 
 
-def _style(result: Result) -> dict[str, Any]:
-    """The colour of the method, and its name in the legend once for all seeds."""
+def _lowest_seed(result: Result, results: Sequence[Result]) -> int:
+    """The lowest random seed among the results of the same task and method."""
+    own = (result.cell.task, result.cell.method)
+    return min(other.cell.seed for other in results if (other.cell.task, other.cell.method) == own)
+
+
+def _style(result: Result, *, named: bool = True) -> dict[str, Any]:
+    """The colour of the method and, if it is to be named, its name in the legend."""
     method = result.cell.method
-    label = METHOD_TITLES[method] if result.cell.seed == 0 else None
-    return {"color": COLOURS[_ORDER.index(method)], "label": label}
+    return {"color": COLOURS[_ORDER.index(method)], "label": METHOD_TITLES[method] if named else None}
 
 
 def _epochs(result: Result) -> NDArray[np.int_]:

@@ -23,7 +23,7 @@ from discoseg.experiments import tables
 from discoseg.experiments.pictures import Shown, compare_methods
 from discoseg.experiments.plan import OURS, TASKS, Cell, Task, What, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
-from discoseg.experiments.results import Result, keep_result, read_results, require_same_settings
+from discoseg.experiments.results import Result, keep_result, read_results, require_same_cases, require_same_settings
 from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
 from discoseg.sweep import RunProgress, fit_many
@@ -59,10 +59,12 @@ def reproduce(
 
     ``only`` is a pattern of the names of trainings to make; all results that are there are shown. ``seeds`` is the
     number of random seeds, ``epochs`` another length for all trainings (the learning rate's decay is scaled along).
-    ``finished`` is called with each new result.
+    ``finished`` is called with each new result. A training that fails stops no other; in the end all failures are
+    raised together.
     """
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds} must be at least 1")
+    for name, value in (("seeds", seeds), ("jobs", jobs), ("epochs", epochs)):
+        if value is not None and value < 1:
+            raise UserError(f"--{name} {value} must be at least 1")
     wanted = [cell for cell in plan(what, seeds=seeds, tasks=tasks) if fnmatchcase(cell.name, only)]
     if not wanted:
         names = ", ".join(cell.name for cell in plan(what, tasks=tasks)[:3])
@@ -80,24 +82,35 @@ def reproduce(
 
     def collect(cells: Iterable[Cell]) -> None:
         for cell in cells:
-            run = RunFolder(out / "runs" / cell.name)
-            if cell.name not in results and run.final.is_file():
-                results[cell.name] = keep_result(cell, run.root, out / "results")
-                finished(results[cell.name])
+            if cell.name not in results:
+                config = cell.config(tasks, epochs)
+                result = keep_result(cell, config, out / "runs" / cell.name, out / "results")
+                if result is not None:
+                    results[cell.name] = result
+                    finished(result)
 
     def report(run: Path, done: float, message: str) -> None:
         collect([cell for name, cell in begun.items() if name != run.name])
         begun.update({cell.name: cell for cell in missing if cell.name == run.name})
         progress(run, done, message)
 
+    failures: list[str] = []
     try:
         for task, group in _groups(missing, tasks):
-            _train(task, group, data, out, jobs=jobs, epochs=epochs, device=device, tasks=tasks, progress=report)
+            try:
+                _train(task, group, data, out, jobs=jobs, epochs=epochs, device=device, tasks=tasks, progress=report)
+            except UserError as error:
+                failures.append(str(error))
     finally:
-        collect(missing)  # an interruption or another one's failure costs no finished training
-    if not any(cell.name in results for cell in cells):
-        raise UserError(f"--data {data}: {'; '.join(made.notes)}, and there are no results in {out / 'results'}")
-    _write(what, cells, results, data, out, tasks, made)
+        collect(missing)  # an interruption costs no finished training
+    shown = [results[cell.name] for cell in cells if cell.name in results]
+    if shown:
+        require_same_cases(shown)
+        _write(what, cells, results, data, out, tasks, made)
+    else:
+        failures += made.notes or [f"no results in {out / 'results'}"]
+    if failures:
+        raise UserError("; ".join(failures))
     return made
 
 
@@ -141,15 +154,27 @@ def _train(
     if cells[0].tuning:
         split = _tuning_split(task, dataset, split, out)
         folder = out / "seeds" / f"search-{task.name}"
+    _require_seeds(task, dataset, split, folder)
+    runs = {out / "runs" / cell.name: cell.config(tasks, epochs) for cell in cells}
+    fit_many(dataset, runs, seeds=folder, split=split, device=device, at_once=jobs, resume=True, progress=progress)
+
+
+def _require_seeds(task: Task, dataset: Path, split: Path | None, folder: Path) -> None:
+    """Make a task's weak label maps, or make sure that those which are there are of the same training cases."""
+    found = find_dataset(dataset)
+    training, validation = split_cases(found, split=split)
+    if not validation:
+        raise UserError(f"{split or dataset}: no case of {dataset} validates, so there is nothing to compare")
+    text, beside = json.dumps([case.name for case in training], indent=1) + "\n", folder.with_suffix(".json")
     if not folder.is_dir():
-        found = find_dataset(dataset)
-        training, _ = split_cases(found, split=split)
         clicks = dataset / "clicks.json" if (dataset / "clicks.json").is_file() else None
         with make_folder_whole(folder) as partial:
             label = chosen_label(found, task.config.label)
             make_seeds(found, training, partial, label=label, grid=task.config.grid, clicks=clicks)
-    runs = {out / "runs" / cell.name: cell.config(tasks, epochs) for cell in cells}
-    fit_many(dataset, runs, seeds=folder, split=split, device=device, at_once=jobs, resume=True, progress=progress)
+            with write_atomically(beside) as path:
+                path.write_text(text, encoding="utf-8")
+    elif not beside.is_file() or beside.read_text(encoding="utf-8") != text:
+        raise UserError(f"{folder}: was made for other training cases; choose another --out")
 
 
 def _tuning_split(task: Task, dataset: Path, split: Path | None, out: Path) -> Path:
@@ -191,12 +216,12 @@ def _write(
             plot_sizes(shown, tasks, out / "sizes.png")
             made.files.append(out / "sizes.png")
         case "evolution":
-            for cell in _with_run(cells, out, made):
+            for cell in _first_seeds(_with_run(cells, out, made)):
                 (run,) = read_runs([out / "runs" / cell.name])
                 draw_evolution(run, out / f"evolution-{cell.task}.png")
                 made.files.append(out / f"evolution-{cell.task}.png")
         case "comparison":
-            first = [cell for cell in _with_run(cells, out, made) if cell.seed == 0]
+            first = _first_seeds(_with_run(cells, out, made))
             rows_of_tasks: dict[str, Shown] = {}
             for task in tasks:
                 runs = {cell.method: out / "runs" / cell.name for cell in first if cell.task == task.name}
@@ -217,6 +242,14 @@ def _with_run(cells: Sequence[Cell], out: Path, made: Reproduction) -> list[Cell
                 f"remove {out / 'results' / cell.name}.json to train it here"
             )
     return there
+
+
+def _first_seeds(cells: Sequence[Cell]) -> list[Cell]:
+    """Return of each task and method the training with the lowest random seed."""
+    first: dict[tuple[str, str], Cell] = {}
+    for cell in sorted(cells, key=lambda cell: cell.seed):
+        first.setdefault((cell.task, cell.method), cell)
+    return [cell for cell in cells if cell in first.values()]
 
 
 def _write_text(path: Path, text: str, made: Reproduction) -> None:
