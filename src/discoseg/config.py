@@ -177,6 +177,8 @@ class Config:
     """Size bounds per case: a CSV file with the columns case, low_ml, high_ml, or case, size_ml, eps."""
     penalty: float = 0.01
     """μ of the size penalty (method penalty only), on violation relative to the upper bound."""
+    foreground_weight: float = 1.0
+    """How many times an annotated foreground voxel counts in the cross-entropy; background voxels count once."""
     grid: GridConfig = field(default_factory=GridConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
@@ -193,6 +195,9 @@ class Config:
         )
         _require(0 <= self.seed < 2**63, f"--seed {self.seed} must be 0 or more")
         _require(0 <= self.penalty < math.inf, f"--penalty {self.penalty} must not be negative")
+        _require(
+            0 < self.foreground_weight < math.inf, f"--foreground-weight {self.foreground_weight} must be positive"
+        )
 
     @property
     def uses_crf(self) -> bool:

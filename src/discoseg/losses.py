@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 
-def partial_cross_entropy(logits: Tensor, seeds: Tensor) -> Tensor:
+def partial_cross_entropy(logits: Tensor, seeds: Tensor, foreground_weight: float = 1.0) -> Tensor:
     """Sum the cross-entropy over the annotated pixels Ω and divide by all pixels.
 
-    ``logits`` (B, K, H, W); ``seeds`` (B, H, W) int8: the class of a pixel, −1 where nobody annotated it.
+    ``logits`` (B, K, H, W); ``seeds`` (B, H, W) int8: the class of a pixel, −1 where nobody annotated it. Pixels of all
+    classes but the background, 0, count ``foreground_weight`` times.
     """
     classes = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
     annotated = seeds.unsqueeze(1) == classes  # (B, K, H, W)
     log_probability = logits.float().log_softmax(dim=1)
+    if foreground_weight != 1:
+        log_probability = log_probability * torch.where(classes == 0, 1.0, foreground_weight)
     return -log_probability.where(annotated, 0.0).sum() / seeds.numel()
 
 

@@ -112,7 +112,7 @@ class TrainingPass:
         with network_precision(self._config, image.device):
             logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
         probability = logits.float().softmax(dim=1)[:, 1]
-        terms = [losses.partial_cross_entropy(logits, seeds)]
+        terms = [losses.partial_cross_entropy(logits, seeds, self._config.foreground_weight)]
         for prior, target in zip(state.priors, stacked.unbind(dim=1), strict=True):
             terms.append(losses.augmented_term(probability, target, prior.mu_on_device, valid))
         if self._config.method == "penalty":

@@ -28,6 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "limit1": {"admm": {"limit": 1.0}},
     "average0.7": {"admm": {"average": 0.7}},
     "decay0.95": {"crf": {"decay": 0.95}},
+    "weight20": {"foreground_weight": 20.0},
     "mean-weights": {"optimiser": {"average": 0.99}},
     "free-seeds": {"admm": {"honour_seeds": False}},
     "ramp": {"admm": {"schedule": "ramp"}},
