@@ -254,7 +254,7 @@ def test_exploding_loss_stops_and_keeps_the_last_checkpoint(
     config = replace(SMALL, method="partial")
     _run(examples, replace(config, epochs=1), tmp_path / "run")
     before = (tmp_path / "run/checkpoints/latest.safetensors").read_bytes()
-    monkeypatch.setattr("discoseg.losses.partial_cross_entropy", lambda logits, seeds: logits.sum() * np.nan)
+    monkeypatch.setattr("discoseg.losses.partial_cross_entropy", lambda logits, seeds, weight: logits.sum() * np.nan)
     with pytest.raises(UserError, match="the loss became nan in epoch 2"):
         _run(examples, replace(config, epochs=2), tmp_path / "run", resume=True)
     assert (tmp_path / "run/checkpoints/latest.safetensors").read_bytes() == before
