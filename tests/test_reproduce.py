@@ -183,12 +183,13 @@ def test_a_failure_stops_nobody_else(data: Path, tmp_path: Path) -> None:
     assert "| full supervision |" in (tmp_path / "table1.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("_one_process")
 def test_a_run_of_other_settings_is_no_result(data: Path, tmp_path: Path) -> None:
     """Two epochs were made and three are wanted: those of a finished run are not taken for them."""
     options = {"only": "lv-full-*", "device": "cpu", "tasks": TINY, "jobs": 1}
     reproduce("table1", data, tmp_path, **options)  # type: ignore[arg-type]
     shutil.rmtree(tmp_path / "results")
-    with pytest.raises(UserError, match="another setting"):
+    with pytest.raises(UserError, match="already in use"):
         reproduce("table1", data, tmp_path, epochs=3, **options)  # type: ignore[arg-type]
     assert read_results(tmp_path / "results") == {}
 
