@@ -78,6 +78,31 @@ def reproduce(
             path = out / "results" / f"{cell.name}.json"
             require_same_settings(results[cell.name], cell.config(tasks, epochs), path)
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
+    failures = _make(missing, results, data, out, jobs, epochs, device, tasks, progress, finished)
+    shown = [results[cell.name] for cell in cells if cell.name in results]
+    if shown:
+        require_same_cases(shown)
+        _write(what, cells, results, data, out, tasks, made)
+    else:
+        failures += made.notes or [f"no results in {out / 'results'}"]
+    if failures:
+        raise UserError("; ".join(failures))
+    return made
+
+
+def _make(
+    missing: Sequence[Cell],
+    results: dict[str, Result],
+    data: Path,
+    out: Path,
+    jobs: int | None,
+    epochs: int | None,
+    device: str,
+    tasks: Sequence[Task],
+    progress: RunProgress,
+    finished: Callable[[Result], None],
+) -> list[str]:
+    """Make the missing trainings, add their results as they come, and return what went wrong."""
     begun: dict[str, Cell] = {}
 
     def collect(cells: Iterable[Cell]) -> None:
@@ -103,15 +128,7 @@ def reproduce(
                 failures.append(str(error))
     finally:
         collect(missing)  # an interruption costs no finished training
-    shown = [results[cell.name] for cell in cells if cell.name in results]
-    if shown:
-        require_same_cases(shown)
-        _write(what, cells, results, data, out, tasks, made)
-    else:
-        failures += made.notes or [f"no results in {out / 'results'}"]
-    if failures:
-        raise UserError("; ".join(failures))
-    return made
+    return failures
 
 
 def _leave_out(cells: Sequence[Cell], data: Path, tasks: Sequence[Task], made: Reproduction) -> list[Cell]:
