@@ -24,6 +24,9 @@ def test_cross_entropy_runs_over_seeds_and_divides_by_all_pixels(classes: int) -
     logits, seeds = 6 * random(B, classes, H, W).float() - 3, random_seeds(classes)
     expected = functional.cross_entropy(logits, seeds.long(), ignore_index=-1, reduction="sum") / N_PIXELS
     torch.testing.assert_close(partial_cross_entropy(logits, seeds), expected)
+    weight = torch.tensor([1.0] + [7.0] * (classes - 1))
+    weighted = functional.cross_entropy(logits, seeds.long(), weight, ignore_index=-1, reduction="sum") / N_PIXELS
+    torch.testing.assert_close(partial_cross_entropy(logits, seeds, 7.0), weighted)
 
 
 def test_cross_entropy_gradient_is_probability_minus_label() -> None:

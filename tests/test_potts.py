@@ -13,7 +13,7 @@ from discoseg.discrete import PottsGrid
 from discoseg.errors import UserError
 
 SPACING_MM = (3.0, 1.5, 1.25)
-NEIGHBOURS = {2: (4, 8), 3: (6, 18, 26)}
+NEIGHBOURS = {2: (4, 8), 3: (6, 8, 18, 26)}
 
 
 def plain_energy(
@@ -24,7 +24,8 @@ def plain_energy(
     total = float(unary[mask].sum())
     for p, q in itertools.combinations(np.ndindex(image.shape), 2):
         offset = np.abs(np.subtract(p, q))
-        if offset.max() == 1 and offset.sum() <= differing and mask[p] != mask[q]:
+        apart = image.ndim == 3 and neighbours == 8 and offset[0] > 0  # in different slices
+        if offset.max() == 1 and offset.sum() <= differing and mask[p] != mask[q] and not apart:
             distance = np.linalg.norm(offset * SPACING_MM[-image.ndim :])
             total += strength * np.exp(-((image[p] - image[q]) ** 2) / (2 * sigma**2)) / distance
     return total
@@ -196,8 +197,8 @@ def test_bad_input_is_refused() -> None:
     image = np.zeros((3, 4))
     with pytest.raises(UserError, match="4 or 8"):
         PottsGrid(image, spacing_mm=(1, 1), sigma=1, neighbours=26)
-    with pytest.raises(UserError, match="6, 18 or 26"):
-        PottsGrid(image[None], spacing_mm=(1, 1, 1), sigma=1, neighbours=8)
+    with pytest.raises(UserError, match="6, 8, 18 or 26"):
+        PottsGrid(image[None], spacing_mm=(1, 1, 1), sigma=1, neighbours=10)
     with pytest.raises(UserError, match="spacing_mm"):
         PottsGrid(image, spacing_mm=(1, 1, 1), sigma=1)
     with pytest.raises(UserError, match="sigma"):
@@ -213,3 +214,12 @@ def test_bad_input_is_refused() -> None:
         grid.cut(image, strength=1, seeds=np.zeros((4, 3), np.int8))
     with pytest.raises(UserError, match="strength"):
         grid.cut(image, strength=-1)
+
+
+def test_a_strength_next_to_nothing_is_nothing() -> None:
+    grid, _ = random_grid(np.random.default_rng(0), (4, 5), 8)
+    unary = np.random.default_rng(1).normal(size=(4, 5))
+    foresight = grid.foresee()
+    foresight.guess(unary, strength=1e-320)
+    for cut in (grid.cut, foresight.cut):
+        np.testing.assert_array_equal(cut(unary, strength=1e-320), unary < 0)

@@ -10,7 +10,7 @@ import torch
 
 from discoseg import proposals
 from discoseg.admm import Prior
-from discoseg.config import CrfConfig
+from discoseg.config import AdmmConfig, CrfConfig
 from discoseg.discrete import PottsGrid, select_by_size
 from discoseg.errors import UserError
 from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, open_regions
@@ -90,7 +90,7 @@ def test_a_guess_changes_no_proposal(
         probability = 0.8 * probability + 0.2 * drawn
         proposal = proposer.finish(probability, prior, slices.seeds)
         assert torch.equal(proposal, plain.finish(probability, prior, slices.seeds))
-        MultiplierUpdate(prior, probability, 0.5)(proposal)
+        MultiplierUpdate(prior, probability, AdmmConfig(rho=0.5))(proposal)
         prior.mu *= 1.5 if step == 2 else 1.0  # the guess is made with the new one
         proposer.foresee(probability, prior)
     proposer.finish(probability, prior, slices.seeds)

@@ -1,6 +1,10 @@
 """Several trainings at once give the bytes of one after the other, and a failure stops nobody else."""
 
+import os
 import shutil
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,3 +124,41 @@ def test_command_refuses_what_cannot_be(phantoms: Path, tmp_path: Path, capsys: 
 )
 def test_shares_examples_only_where_they_are_equal(other: Config, same: bool) -> None:
     assert (_data_settings(other) == _data_settings(SMALL)) is same
+
+
+def test_trainings_end_with_the_process_that_began_them(tmp_path: Path) -> None:
+    """It is killed (SIGKILL) while a worker is busy: nobody is left to use the cores."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "from contextlib import ExitStack\n"
+        "from discoseg import sweep\n"
+        "if __name__ == '__main__':\n"
+        "    with ExitStack() as stack:\n"
+        "        sweep._fit = time.sleep\n"
+        "        submit, _, _ = sweep._start_processes(stack, 1)\n"
+        "        job = submit(60)\n"
+        "        (worker,) = __import__('multiprocessing').active_children()\n"
+        "        while not job.running():\n"
+        "            time.sleep(0.01)\n"
+        "        time.sleep(5)  # the worker has begun\n"
+        "        print(worker.pid, flush=True)\n"
+        "        time.sleep(60)\n",
+        encoding="utf-8",
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        os.kill(worker, 0)  # it is there
+        process.kill()
+    deadline = time.monotonic() + 20
+    while _is_running(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _is_running(worker)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False

@@ -10,13 +10,13 @@ import typing
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
-from discoseg import checkpoints
+from discoseg import checkpoints, metrics
 from discoseg import train as training
 from discoseg.checkpoint import load_tensors
 from discoseg.config import (
@@ -30,6 +30,8 @@ from discoseg.config import (
     OptimiserConfig,
 )
 from discoseg.errors import UserError
+from discoseg.passes import predict_slices
+from discoseg.proposals import CrfProposer
 from discoseg.state import State
 from discoseg.train import train
 from discoseg.weak.examples import Example
@@ -39,8 +41,8 @@ SMALL = Config(
     epochs=3,
     grid=GridConfig(shape=(32, 32)),
     network=NetworkConfig(name="unet", width=4),
-    optimiser=OptimiserConfig(batch=8, lr=5e-3),
-    crf=CrfConfig(strength=0.3, sigma=0.1),
+    optimiser=OptimiserConfig(batch=8, lr=5e-3, average=0.5),
+    crf=CrfConfig(strength=0.3, sigma=0.1, decay=0.9),
     augment=AugmentConfig(rotate_deg=10, crop_min=0.9, flip=True, gamma=0.1, noise=0.02),
     admm=AdmmConfig(average=0.5, schedule="balance"),
 )
@@ -112,6 +114,37 @@ def test_each_method_logs_its_terms(examples: list[Example], tmp_path: Path) -> 
         assert float(row["loss"]) == pytest.approx(parts)
         timing = next(csv.DictReader((tmp_path / method / "timing.csv").open()))
         assert {"network", "predict", "score", "save", *(expected - {"penalty"})} < timing.keys()
+
+
+def test_the_mean_of_the_weights_is_what_predicts(examples: list[Example], tmp_path: Path) -> None:
+    state = _run(examples, SMALL, tmp_path / "run")
+    kept, _ = load_tensors(tmp_path / "run/checkpoints/final.safetensors")
+    latest, _ = load_tensors(tmp_path / "run/checkpoints/latest.safetensors")
+    weight = "output.weight"
+    assert torch.equal(kept[f"network.{weight}"], latest[f"mean.{weight}"])
+    assert not torch.equal(kept[f"network.{weight}"], latest[f"network.{weight}"])
+    probability = predict_slices(state.predictor, torch.from_numpy(examples[3].image))
+    dice = metrics.dice(probability.numpy() >= 0.5, examples[3].truth)  # type: ignore[arg-type]
+    assert state.history[-1]["val_dice"] == pytest.approx(dice)
+    plain = replace(SMALL, optimiser=replace(SMALL.optimiser, average=0.0))
+    _run(examples, plain, tmp_path / "plain")
+    kept, _ = load_tensors(tmp_path / "plain/checkpoints/final.safetensors")
+    latest, _ = load_tensors(tmp_path / "plain/checkpoints/latest.safetensors")
+    assert torch.equal(kept[f"network.{weight}"], latest[f"network.{weight}"])
+
+
+def test_the_boundary_prior_decays(examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    start = CrfProposer.start
+
+    def watch(self: CrfProposer, *arguments: Any) -> None:
+        seen.append(self.strength)
+        start(self, *arguments)
+
+    monkeypatch.setattr(CrfProposer, "start", watch)
+    config = replace(SMALL, epochs=3, crf=replace(SMALL.crf, strength=0.4, decay=0.5))
+    _run(examples, config, tmp_path / "run")
+    assert list(dict.fromkeys(seen)) == [0.4, 0.2, 0.1]
 
 
 def test_seeds_alone_are_learnt(examples: list[Example], tmp_path: Path) -> None:
@@ -221,7 +254,7 @@ def test_exploding_loss_stops_and_keeps_the_last_checkpoint(
     config = replace(SMALL, method="partial")
     _run(examples, replace(config, epochs=1), tmp_path / "run")
     before = (tmp_path / "run/checkpoints/latest.safetensors").read_bytes()
-    monkeypatch.setattr("discoseg.losses.partial_cross_entropy", lambda logits, seeds: logits.sum() * np.nan)
+    monkeypatch.setattr("discoseg.losses.partial_cross_entropy", lambda logits, seeds, weight: logits.sum() * np.nan)
     with pytest.raises(UserError, match="the loss became nan in epoch 2"):
         _run(examples, replace(config, epochs=2), tmp_path / "run", resume=True)
     assert (tmp_path / "run/checkpoints/latest.safetensors").read_bytes() == before

@@ -74,7 +74,7 @@ class Residuals:
 
 
 def move_multipliers(
-    prior: Prior, probability: torch.Tensor, proposal: torch.Tensor, rho: float, squares: torch.Tensor
+    prior: Prior, probability: torch.Tensor, proposal: torch.Tensor, admm: AdmmConfig, squares: torch.Tensor
 ) -> None:
     """Take over the new proposal (N, H, W) bool and move the multipliers by ρ (s − y), without a wait for the device.
 
@@ -87,7 +87,9 @@ def move_multipliers(
         difference = probability[part] - new * 0.5
         change = (new * 0.5).sub_(prior.doubled[part], alpha=0.5)
         squares += torch.stack([x.square().sum(dtype=torch.float64) for x in (difference, change)])
-        prior.multiplier[part].add_(difference, alpha=rho)
+        prior.multiplier[part].add_(difference, alpha=admm.rho)
+        if admm.limit:
+            prior.multiplier[part].clamp_(-admm.limit, admm.limit)
         prior.doubled[part] = new
 
 
@@ -113,6 +115,8 @@ def adapt_mu(prior: Prior, residuals: Residuals, admm: AdmmConfig, epoch: int) -
         prior.mu = min(max(prior.mu * factor, start / _BALANCE_RANGE), start * _BALANCE_RANGE)
     if prior.mu != before:
         prior.multiplier.mul_(before / prior.mu)
+        if admm.limit:
+            prior.multiplier.clamp_(-admm.limit, admm.limit)
 
 
 def scheduled_mu(admm: AdmmConfig, name: PriorName, epoch: int) -> float:

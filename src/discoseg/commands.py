@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from discoseg.config import Config, GridConfig
 from discoseg.errors import UserError
+from discoseg.experiments.plan import What
 
 DatasetArgument = Positional[Annotated[Path, arg(metavar="DATASET")]]
 Device = Literal["auto", "cpu", "cuda"]
@@ -337,4 +338,54 @@ class Demo:
         return 0
 
 
-Command = Check | Seeds | Train | Sweep | Predict | Evaluate | Report | Phantom | Demo
+@dataclass(frozen=True)
+class Reproduce:
+    """Make the paper's tables and figures from the datasets; finished trainings are kept, begun ones go on."""
+
+    what: Positional[What]
+    """A table or figure of the paper, its tasks with the default preset (ours), ablations of CRF + size, or the search
+    for what the paper leaves open."""
+    data: Path
+    """Folder with the datasets acdc and promise12 (either may be missing) and, optionally, splits.json."""
+    out: Path
+    """Folder for seeds, runs, results, tables and figures."""
+    only: str = "*"
+    """Pattern of the trainings to make, e.g. 'lv-*' or '*-eps10-*'; all results that are there are shown."""
+    seeds: int = 1
+    """Random seeds of each training; the tables show mean ± standard deviation."""
+    jobs: int | None = None
+    """Trainings at a time; by default one for each core, or two on a GPU."""
+    epochs: int | None = None
+    """Train shorter or longer than the paper's 250 epochs; the learning rate's decay is scaled along."""
+    device: Device = "auto"
+    """Where to train; auto takes CUDA where there is one."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.experiments.plan import plan
+        from discoseg.experiments.reproduce import reproduce
+        from discoseg.progress import progress_bars
+
+        epochs = {cell.name: cell.config(epochs=self.epochs).epochs for cell in plan(self.what, seeds=self.seeds)}
+        with progress_bars() as update:
+            made = reproduce(
+                self.what,
+                self.data,
+                self.out,
+                only=self.only,
+                seeds=self.seeds,
+                jobs=self.jobs,
+                epochs=self.epochs,
+                device=self.device,
+                progress=lambda run, done, message: update(run.name, done, epochs[run.name], message),
+                finished=lambda result: print(
+                    f"{result.cell.name}: 3D Dice {result.best_dice:.3f} (epoch {result.best_epoch}), "
+                    f"last {result.last('val_dice'):.3f}, {result.seconds:.0f} s",
+                    flush=True,
+                ),
+            )
+        print("\n".join([*(f"note: {note}" for note in made.notes), *map(str, made.files)]))
+        return 0
+
+
+Command = Check | Seeds | Train | Sweep | Predict | Evaluate | Report | Phantom | Demo | Reproduce

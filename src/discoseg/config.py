@@ -71,6 +71,8 @@ class OptimiserConfig:
     """Epochs between two decays of the learning rate."""
     weight_decay: float = 0.0
     """L2 weight decay."""
+    average: float = 0.0
+    """Decay at each step of a running mean of the weights, which then predicts, proposes and is kept; 0 has none."""
 
     def __post_init__(self) -> None:
         _require(self.batch >= 1, f"--optimiser.batch {self.batch} must be at least 1")
@@ -80,6 +82,7 @@ class OptimiserConfig:
         _require(
             0 <= self.weight_decay < math.inf, f"--optimiser.weight-decay {self.weight_decay} must not be negative"
         )
+        _require(0 <= self.average < 1, f"--optimiser.average {self.average} must be in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,17 @@ class CrfConfig:
 
     strength: float = 1.0
     """λ, the weight of boundary length against the label loss; the cut uses λ/μ."""
+    decay: float = 1.0
+    """Factor of λ after every epoch; below 1 the boundary prior guides the beginning and leaves the end to the rest."""
     sigma: float = 0.05
     """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
-    neighbours: Literal[6, 18, 26] = 26
-    """Neighbours of a voxel; each weight is divided by the neighbour's distance in mm."""
+    neighbours: Literal[6, 8, 18, 26] = 26
+    """Neighbours of a voxel, 8 being those in its slice; each weight is divided by the neighbour's distance in mm."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.strength < math.inf, f"--crf.strength {self.strength} must be 0 or more, and finite")
         _require(0 < self.sigma < math.inf, f"--crf.sigma {self.sigma} must be positive, and finite")
+        _require(0 < self.decay <= 1, f"--crf.decay {self.decay} must be in (0, 1]")
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,8 @@ class AdmmConfig:
     """μ̃, the ADMM penalty parameter of the size proposal."""
     rho: float = 1.0
     """Step of the multiplier update u += ρ(s − y); less than the paper's 1 damps oscillation."""
+    limit: float = 0.0
+    """Largest absolute value of a multiplier, so that they do not grow while the network cannot follow; 0 sets none."""
     average: float = 0.0
     """Decay of the running mean of s that proposals and multipliers are made from; 0 takes the last epoch alone."""
     honour_seeds: bool = True
@@ -143,6 +151,7 @@ class AdmmConfig:
         _require(0 < self.mu_crf < math.inf, f"--admm.mu-crf {self.mu_crf} must be positive")
         _require(0 < self.mu_size < math.inf, f"--admm.mu-size {self.mu_size} must be positive")
         _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
+        _require(0 <= self.limit < math.inf, f"--admm.limit {self.limit} must be 0 or more, and finite")
         _require(0 <= self.average < 1, f"--admm.average {self.average} must be in [0, 1)")
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
 
@@ -168,6 +177,8 @@ class Config:
     """Size bounds per case: a CSV file with the columns case, low_ml, high_ml, or case, size_ml, eps."""
     penalty: float = 0.01
     """μ of the size penalty (method penalty only), on violation relative to the upper bound."""
+    foreground_weight: float = 1.0
+    """How many times an annotated foreground voxel counts in the cross-entropy; background voxels count once."""
     grid: GridConfig = field(default_factory=GridConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
@@ -184,6 +195,9 @@ class Config:
         )
         _require(0 <= self.seed < 2**63, f"--seed {self.seed} must be 0 or more")
         _require(0 <= self.penalty < math.inf, f"--penalty {self.penalty} must not be negative")
+        _require(
+            0 < self.foreground_weight < math.inf, f"--foreground-weight {self.foreground_weight} must be positive"
+        )
 
     @property
     def uses_crf(self) -> bool:
@@ -313,6 +327,21 @@ def to_dict(config: Any) -> dict[str, Any]:
             out[item.name] = list(value)
         elif value is not None:
             out[item.name] = str(value) if isinstance(value, Path) else value
+    return out
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted names, tuples as lists.
+
+    >>> flatten({"seed": 1, "crf": {"sigma": 0.1}})
+    {'seed': 1, 'crf.sigma': 0.1}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            out |= flatten(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = list(value) if isinstance(value, tuple) else value
     return out
 
 

@@ -14,14 +14,17 @@ from torch import Tensor
 from discoseg.kernels import kernels_fit
 
 
-def partial_cross_entropy(logits: Tensor, seeds: Tensor) -> Tensor:
+def partial_cross_entropy(logits: Tensor, seeds: Tensor, foreground_weight: float = 1.0) -> Tensor:
     """Sum the cross-entropy over the annotated pixels Ω and divide by all pixels.
 
-    ``logits`` (B, K, H, W); ``seeds`` (B, H, W) int8: the class of a pixel, −1 where nobody annotated it.
+    ``logits`` (B, K, H, W); ``seeds`` (B, H, W) int8: the class of a pixel, −1 where nobody annotated it. Pixels of all
+    classes but the background, 0, count ``foreground_weight`` times.
     """
     classes = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
     annotated = seeds.unsqueeze(1) == classes  # (B, K, H, W)
     log_probability = logits.float().log_softmax(dim=1)
+    if foreground_weight != 1:
+        log_probability = log_probability * torch.where(classes == 0, 1.0, foreground_weight)
     return -log_probability.where(annotated, 0.0).sum() / seeds.numel()
 
 
@@ -37,19 +40,27 @@ def augmented_term(probability: Tensor, target: Tensor, mu: float | Tensor, vali
     return mu / 2 * square.sum() / probability.numel()
 
 
-def stack_terms(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Sequence[Tensor], valid: Tensor | None) -> Tensor:
+def stack_terms(
+    logits: Tensor,
+    seeds: Tensor,
+    targets: Tensor,
+    mus: Sequence[Tensor],
+    valid: Tensor | None,
+    foreground_weight: float = 1.0,
+) -> Tensor:
     """Return the cross-entropy and the augmented term of each prior, (1 + T,).
 
     ``logits`` (B, K, H, W), of which class 1 is the foreground; ``seeds`` (B, H, W); ``targets`` (B, T, H, W) and
-    ``mus``, the T penalty parameters; ``valid`` (B, H, W) or None. On CUDA it is a few kernels, of the same formulas.
+    ``mus``, the T penalty parameters; ``valid`` (B, H, W) or None; ``foreground_weight`` of the cross-entropy. On CUDA
+    it is a few kernels, of the same formulas.
     """
     if kernels_fit(logits):
         from discoseg.kernels import fused_loss
 
-        if fused_loss.terms_fit(logits, targets):
+        if foreground_weight == 1 and fused_loss.terms_fit(logits, targets):
             return fused_loss.stack_terms(logits, seeds, targets, mus, valid)
     probability = foreground(logits)
-    terms = [partial_cross_entropy(logits, seeds)]
+    terms = [partial_cross_entropy(logits, seeds, foreground_weight)]
     for target, mu in zip(targets.unbind(dim=1), mus, strict=True):
         terms.append(augmented_term(probability, target, mu, valid))
     return torch.stack(terms)

@@ -97,6 +97,8 @@ class TrainingPass:
             terms = self._batch_losses(self._order[places], theta, intensities)
             terms.backward(self._ones)  # of their sum
         self._state.optimiser.step()
+        if self._state.weights is not None:
+            self._state.weights.update()
         self._sums.add_(terms.detach(), alpha=size)
         self._next.add_(size)
 
@@ -111,7 +113,7 @@ class TrainingPass:
         with network_precision(self._config, image.device):
             logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
         mus = [prior.mu_on_device for prior in state.priors]
-        terms = losses.stack_terms(logits, seeds, targets, mus, valid)
+        terms = losses.stack_terms(logits, seeds, targets, mus, valid, self._config.foreground_weight)
         if self._config.method == "penalty":
             probability = losses.foreground(logits)
             area = 1.0 if theta is None else pixel_area(theta)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from discoseg.admm import Prior, Residuals, move_multipliers, residuals_of
-from discoseg.config import CrfConfig
+from discoseg.config import AdmmConfig, CrfConfig
 from discoseg.discrete import Foresight, PottsGrid, select_by_size
 from discoseg.discrete.potts import Box, box_around
 from discoseg.replay import Replay
@@ -77,7 +77,7 @@ class CrfProposer:
         turns: Sequence[int] | None = None,
         foresee: bool = False,
     ) -> None:
-        """``strength`` is λ; the cuts run in ``pool``; ``foresee`` says whether cores are free for guesses.
+        """``strength`` is λ, which may change between epochs; ``foresee`` says whether cores are free for guesses.
 
         ``turns`` are the volumes in the order in which they are predicted, by default that of ``regions``.
         """
@@ -85,7 +85,7 @@ class CrfProposer:
         self._turns = list(range(len(regions))) if turns is None else list(turns)
         lengths = [regions[index].slices.stop - regions[index].slices.start for index in self._turns]
         self._ends = list(accumulate(lengths))  # slices predicted when a turn's volume is there
-        self._strength = strength
+        self.strength = strength
         self._pool = pool
         pinned = device.type == "cuda"  # only then a copy runs beside the host's own work
         shapes = [None if region.grid is None else region.grid.shape for region in regions]
@@ -97,7 +97,8 @@ class CrfProposer:
         if foresee and sum(_flow_bytes(region) for region in regions) <= _MOST_FLOW_BYTES:
             self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in regions]
         self._guesses: list[Future[None] | None] = [None] * len(regions)
-        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None  # what guesses start from
+        guesses = device.type == "cuda" and any(self._foresights)
+        self._beside = torch.cuda.Stream(device) if guesses else None  # on which the guesses' costs are copied
         self._has_cut = False  # before the first cut there is nothing to guess from
         self._cuts: dict[int, Future[None] | None] = {}
 
@@ -111,7 +112,7 @@ class CrfProposer:
             there = self._copy_unary(index, probability, prior)
             unary, mask, cut = self._unaries[index], self._masks[index], None
             if unary is not None and mask is not None:
-                region, foresight, strength = self._regions[index], self._foresights[index], self._strength / prior.mu
+                region, foresight, strength = self._regions[index], self._foresights[index], self.strength / prior.mu
                 cut = self._pool.submit(_cut, region, foresight, unary, mask, strength, there)
             self._cuts[index] = cut
 
@@ -128,20 +129,22 @@ class CrfProposer:
         self._has_cut = True
         return proposal
 
-    def foresee(self, probability: torch.Tensor, prior: Prior) -> None:
+    def foresee(self, probability: torch.Tensor, prior: Prior, settled: torch.cuda.Event | None = None) -> None:
         """Begin the next cuts with the last probabilities (N, H, W) and the new multipliers, where cores are free.
 
         Steps of the training may be under way on the current stream: the costs are copied beside them, and what comes
-        after the steps waits for the copies.
+        after the steps waits for the copies. ``settled`` has happened once probabilities and multipliers are there.
         """
-        if not self._has_cut:
+        if not self._has_cut or not any(self._foresights):
             return
+        if self._beside is not None and settled is not None:
+            self._beside.wait_event(settled)
         with torch.cuda.stream(self._beside):
             for index in self._turns:
                 foresight, host = self._foresights[index], self._unaries[index]
                 if foresight is not None and host is not None:
                     there = self._copy_unary(index, probability, prior)
-                    strength = self._strength / prior.mu
+                    strength = self.strength / prior.mu
                     self._guesses[index] = self._pool.submit(_guess, foresight, host, strength, there)
         if self._beside is not None:
             torch.cuda.current_stream().wait_stream(self._beside)
@@ -213,7 +216,7 @@ class SizeProposer:
     def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
         """Do nothing yet: all volumes are selected at once."""
 
-    def foresee(self, probability: torch.Tensor, prior: Prior) -> None:
+    def foresee(self, probability: torch.Tensor, prior: Prior, settled: torch.cuda.Event | None = None) -> None:
         """Do nothing: a selection takes no time to speak of."""
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
@@ -252,13 +255,13 @@ class MultiplierUpdate:
     The tensors given at the start are read and written each time, where they are.
     """
 
-    def __init__(self, prior: Prior, probability: torch.Tensor, rho: float) -> None:
-        """``probability`` (N, H, W); ``rho`` is the multipliers' step."""
+    def __init__(self, prior: Prior, probability: torch.Tensor, admm: AdmmConfig) -> None:
+        """``probability`` (N, H, W); ``admm`` has the multipliers' step and limit."""
         self._prior = prior
         self._proposal = torch.empty_like(probability, dtype=torch.bool)
         self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
         self._move = Replay(
-            lambda: move_multipliers(prior, probability, self._proposal, rho, self._squares), probability.device
+            lambda: move_multipliers(prior, probability, self._proposal, admm, self._squares), probability.device
         )
 
     def __call__(self, proposal: torch.Tensor) -> Residuals:

@@ -8,9 +8,12 @@ snapshots/       a slice of a few cases at several epochs: image, truth, seeds, 
 """
 
 import csv
+import hashlib
 import io
 import json
+import os
 import platform
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,17 +88,23 @@ class RunFolder:
         training: Sequence[Example],
         validation: Sequence[Example],
         device: torch.device,
+        data: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Write what is known before the first epoch: run.json and, last, config.toml, which makes it a run."""
+        """Write what is known before the first epoch: run.json and, last, config.toml, which makes it a run.
+
+        ``data`` are the cases' checksums, of which run.json has one for all training and one for all validation cases.
+        """
         facts = {
             "model": dict(model),
             "sources": dict(sources),
             "training": [example.name for example in training],
             "validation": [example.name for example in validation],
+            "checksums": {part: _digest(cases) for part, cases in data.items()},
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
             "versions": {"discoseg": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "platform": platform.platform(),
+            "commit": _commit(),
         }
         _write_text(self.root / "run.json", json.dumps(facts, indent=1) + "\n")
         self.write_config(config)
@@ -111,7 +120,7 @@ class RunFolder:
             header, *rows = timing.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
             kept = [row for row in rows if row.endswith("\n") and int(row.split(",")[0]) <= epoch]
             _write_text(timing, "".join([header, *kept]))
-        self._log(f"resumed after epoch {epoch}")
+        self._log(f"resumed after epoch {epoch}, commit {_commit() or 'unknown'}")
 
     def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
         """Write metrics.csv anew."""
@@ -166,6 +175,25 @@ class RunFolder:
             start += len(example.seeds)
         with write_atomically(self.snapshots / f"epoch_{epoch:04d}.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def _digest(checksums: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _commit() -> str | None:
+    """Return what DISCOSEG_COMMIT says, or the commit of the checkout that the package stands in, if it does.
+
+    Where files differ from the commit, "-dirty" follows it.
+    """
+    checkout = Path(__file__).parents[2]
+    if "DISCOSEG_COMMIT" in os.environ or not (checkout / ".git").exists():
+        return os.environ.get("DISCOSEG_COMMIT")
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _middle_slice(example: Example) -> int:

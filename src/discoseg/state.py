@@ -8,14 +8,16 @@ import torch
 
 from discoseg.admm import Prior
 from discoseg.checkpoint import load_tensors, save_tensors
-from discoseg.config import Config, to_dict
+from discoseg.config import Config, flatten, to_dict
 from discoseg.errors import UserError
+from discoseg.networks.averaging import WeightAverage
 
 
 @dataclass
 class State:
     """The network and its optimiser, the priors, and where the training stands.
 
+    ``weights`` is the running mean of the network's weights where the configuration wants one.
     ``order`` draws batches and augmentations; ``average`` is the running mean of probabilities, (N, H, W);
     ``slice_sums`` are the latest summed probabilities of each slice, (N,), for the size penalty; ``history`` holds one
     row of metrics per finished epoch.
@@ -27,9 +29,15 @@ class State:
     order: torch.Generator
     average: torch.Tensor
     slice_sums: torch.Tensor
+    weights: WeightAverage | None = None
     history: list[dict[str, float]] = field(default_factory=list)
     best_dice: float = -1.0
     best_epoch: int = 0
+
+    @property
+    def predictor(self) -> torch.nn.Module:
+        """The network that predicts: the mean of the weights, or the network itself."""
+        return self.network if self.weights is None else self.weights.network
 
     @property
     def epoch(self) -> int:
@@ -39,7 +47,9 @@ class State:
 
 def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
     """Write what prediction needs: the network's weights, the configuration, and what the model's data looked like."""
-    save_tensors(path, _network_tensors(state), {"config": to_dict(config), "model": model, "epoch": state.epoch})
+    save_tensors(
+        path, _network_tensors(state.predictor), {"config": to_dict(config), "model": model, "epoch": state.epoch}
+    )
 
 
 def snapshot_state(
@@ -49,7 +59,10 @@ def snapshot_state(
 
     ``data`` are the cases' checksums. The training may go on while the copies are written.
     """
-    tensors = _network_tensors(state)
+    tensors = _network_tensors(state.network)
+    if state.weights is not None:
+        tensors |= {f"mean.{name}": value for name, value in state.weights.network.state_dict().items()}
+        tensors["mean_steps"] = state.weights.steps
     for prior in state.priors:
         tensors[f"{prior.name}.proposal2"] = prior.doubled
         tensors[f"{prior.name}.multiplier"] = prior.multiplier
@@ -77,8 +90,8 @@ def snapshot_state(
     return copies, meta
 
 
-def _network_tensors(state: State) -> dict[str, torch.Tensor]:
-    return {f"network.{name}": value for name, value in state.network.state_dict().items()}
+def _network_tensors(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {f"network.{name}": value for name, value in network.state_dict().items()}
 
 
 def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -97,6 +110,10 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
         raise UserError(f"{path}: {meta['epoch']} epochs are done already; --epochs {config.epochs} cannot undo them")
     device = state.average.device
     state.network.load_state_dict(network_tensors(tensors))
+    if state.weights is not None:
+        means = {name.removeprefix("mean."): value for name, value in tensors.items() if name.startswith("mean.")}
+        state.weights.network.load_state_dict(means)
+        state.weights.steps.copy_(tensors["mean_steps"])
     for prior in state.priors:
         prior.doubled.copy_(tensors[f"{prior.name}.proposal2"])
         prior.multiplier.copy_(tensors[f"{prior.name}.multiplier"])
@@ -123,8 +140,8 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
 
 def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """A run goes on only with the settings it was started with; just the number of epochs may differ."""
-    new = _flat(now)
-    old = {**_flat(to_dict(Config())), **_flat(before)}  # settings that came later had their default
+    new = flatten(now)
+    old = {**flatten(to_dict(Config())), **flatten(before)}  # settings that came later had their default
     for key in sorted(old.keys() | new.keys()):
         if key != "epochs" and old.get(key) != new.get(key):
             raise UserError(
@@ -144,13 +161,3 @@ def _require_same_data(path: Path, before: dict[str, dict[str, str]], now: dict[
                     f"{path}: was made with other data: {part} case {case} {what} (image, annotation or bounds); "
                     "resume with the same, or train into another folder"
                 )
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            out |= _flat(value, f"{prefix}{key}.")
-        else:
-            out[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return out

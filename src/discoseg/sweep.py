@@ -8,6 +8,7 @@ cores of their own, and the same seed gives the same bytes.
 """
 
 import multiprocessing
+import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -160,6 +161,7 @@ def _raise(failures: dict[Path, BaseException]) -> None:
 
 
 def _start_processes(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would take the other trainings' cores
     context = multiprocessing.get_context("spawn")
     reports: _Reports = context.Queue()
     stop = context.Event()
@@ -175,6 +177,15 @@ def _begin_process(reports: _Reports, stop: _Stop, threads: int) -> None:
     global _of_this_process
     _of_this_process = reports, stop
     torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that began it is gone: killed, it cannot say so, and its pipes stay open."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 _of_this_process: tuple[_Reports, _Stop]  # such things reach a process only as it begins

@@ -22,6 +22,7 @@ from discoseg.config import Config, PriorName
 from discoseg.errors import UserError
 from discoseg.material import Material
 from discoseg.networks import build_network
+from discoseg.networks.averaging import WeightAverage
 from discoseg.passes import PredictionPass, TrainingPass, predict_slices
 from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer
 from discoseg.run import RunFolder
@@ -83,7 +84,7 @@ def train_on(
             folder.rewind(state.epoch)
             folder.write_config(config)  # more epochs may be wanted now
         else:
-            folder.write_start(config, model, sources or {}, training, validation, material.device)
+            folder.write_start(config, model, sources or {}, training, validation, material.device, material.data)
         work = _prepare(state, material, config)
         predict, validate = work.predict, work.validate
         if state.epoch == config.epochs:  # nothing to train, but to score
@@ -124,15 +125,15 @@ class _Work(NamedTuple):
 
 
 def _prepare(state: State, material: Material, config: Config) -> _Work:
-    predict = PredictionPass(state.network, material.slices, config, material.order)
+    predict = PredictionPass(state.predictor, material.slices, config, material.order)
     source = state.average if config.averages else predict.probability
     return _Work(
         learn=TrainingPass(state, material.slices, config),
         predict=predict,
-        validate=PredictionPass(state.network, material.held_out, config) if material.held_out else None,
+        validate=PredictionPass(state.predictor, material.held_out, config) if material.held_out else None,
         source=source,
         proposers=_proposers(material, config),
-        updates={prior.name: MultiplierUpdate(prior, source, config.admm.rho) for prior in state.priors},
+        updates={prior.name: MultiplierUpdate(prior, source, config.admm) for prior in state.priors},
     )
 
 
@@ -141,10 +142,17 @@ def _run_epoch(
 ) -> dict[str, float]:
     """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
     learn, predict, validate, source, proposers, _ = work
+    if isinstance(crf := proposers.get("crf"), CrfProposer):
+        crf.strength = config.crf.strength * config.crf.decay**state.epoch
+
+    settled = None
+    if material.device.type == "cuda":
+        settled = torch.cuda.Event()
+        settled.record()  # what the last epoch left is in place; the steps come after it
 
     def foresee() -> None:
         for prior in state.priors:
-            proposers[prior.name].foresee(source, prior)
+            proposers[prior.name].foresee(source, prior, settled)
 
     with clock("network"):
         row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)), foresee)
@@ -204,6 +212,7 @@ def start_state(slices: Slices, config: Config) -> State:
             for name in config.priors
         ],
         order=torch.Generator().manual_seed(config.seed),
+        weights=WeightAverage(network, config.optimiser.average) if config.optimiser.average else None,
         average=torch.zeros(slices.seeds.shape if config.averages else 0, device=device),
         slice_sums=slice_sums,
     )

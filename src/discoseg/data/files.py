@@ -1,6 +1,7 @@
 """Names and safe writing of files: what a reader finds under a name is always a whole file."""
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,16 @@ def write_atomically(path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def make_folder_whole(folder: Path) -> Iterator[Path]:
+    """Yield a folder to fill that becomes `folder` when all is there; what an interruption left of it is removed."""
+    partial = folder.with_name(f"{folder.name}-unfinished")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    yield partial
+    partial.rename(folder)
 
 
 def require_new_folder(folder: Path, *, hint: str) -> None:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from discoseg.errors import UserError
 
-# How many axes a neighbour may differ in, by the number of axes and of neighbours.
-NEIGHBOURHOODS = {2: {4: 1, 8: 2}, 3: {6: 1, 18: 2, 26: 3}}
+# By the number of axes and of neighbours: in how many axes a neighbour may differ, of how many (the last ones).
+NEIGHBOURHOODS = {2: {4: (1, 2), 8: (2, 2)}, 3: {6: (1, 3), 8: (2, 2), 18: (2, 3), 26: (3, 3)}}
 
 
 def forward_offsets(axes: int, neighbours: int) -> NDArray[np.int64]:
@@ -23,9 +23,9 @@ def forward_offsets(axes: int, neighbours: int) -> NDArray[np.int64]:
     if neighbours not in known:
         choice = " or ".join([", ".join(map(str, list(known)[:-1])), str(list(known)[-1])])
         raise UserError(f"neighbours is {neighbours}: a {axes}D image takes {choice}")
-    cube = itertools.product((-1, 0, 1), repeat=axes)
-    offsets = [o for o in cube if o > (0,) * axes and sum(map(abs, o)) <= known[neighbours]]
-    return np.array(offsets, dtype=np.int64)
+    most, of = known[neighbours]
+    cube = itertools.product(*[(0,)] * (axes - of), *[(-1, 0, 1)] * of)
+    return np.array([o for o in cube if o > (0,) * axes and sum(map(abs, o)) <= most], dtype=np.int64)
 
 
 def distances_mm(offsets: NDArray[np.int64], spacing_mm: tuple[float, ...]) -> NDArray[np.float64]:

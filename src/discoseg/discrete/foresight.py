@@ -45,7 +45,7 @@ class ForeseenCut:
         """Solve for costs (voxels,) that are near those of the next cut."""
         self._unit = 0.0
         number, number_inside, total, _ = survey(cost, self._free)
-        if strength * self._pairs.heaviest == 0 or number_inside in (0, number):
+        if strength * self._pairs.heaviest / MAX_CAPACITY == 0 or number_inside in (0, number):
             return  # nothing flows
         exact_unit = strength * self._pairs.heaviest / MAX_CAPACITY
         self._inside_pushes = 2 * number_inside <= number

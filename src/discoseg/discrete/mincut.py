@@ -32,7 +32,7 @@ def smallest_cut(
     is returned.
     """
     number, number_inside, total, total_inside = survey(cost, free)
-    if strength * pairs.heaviest == 0 or number_inside in (0, number):
+    if strength * pairs.heaviest / MAX_CAPACITY == 0 or number_inside in (0, number):
         return (cost < 0) & free, total_inside
     # The fewer push: a deficit costs nothing until it is reached.
     inside_pushes = 2 * number_inside <= number

@@ -40,7 +40,8 @@ class PottsGrid:
     """The contrast weights of one image, kept for many cuts with different unaries.
 
     image: (z, y, x) or (y, x), intensities in [0, 1]. spacing_mm: one length for each axis of the image. sigma: in
-    units of the intensities. neighbours: 6, 18 or 26 in 3D, 4 or 8 in 2D; all that touch (26 or 8) by default.
+    units of the intensities. neighbours: 6, 18 or 26 in 3D, or 8, those in a voxel's own slice alone; 4 or 8 in 2D; all
+    that touch (26 or 8) by default.
     Two neighbours p and q whose intensities differ by d weigh
 
         w_pq = exp(−d² / 2σ²) / (their distance in mm)

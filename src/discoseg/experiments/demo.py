@@ -6,14 +6,12 @@ One click per training volume and an atlas give seeds, ±10 % of the true size g
 trained with discrete proposals (crf+size) and with the size penalty, and both are scored on volumes neither has seen.
 """
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, pstdev
 
 from discoseg.config import PRESETS, AdmmConfig, CrfConfig, GridConfig, Method, NetworkConfig, OptimiserConfig
+from discoseg.data.files import make_folder_whole
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
@@ -49,7 +47,7 @@ def run_demo(out: Path) -> dict[str, Evaluation]:
     phantoms = out / "phantoms"
     if not phantoms.is_dir():
         print("1. Phantoms: 24 training and 8 held-out volumes")
-        with _whole(phantoms) as folder:
+        with make_folder_whole(phantoms) as folder:
             write_phantom_dataset(folder, cases=24, test_cases=8, seed=0)
     seeds = make_demo_seeds(phantoms, out / "seeds")
     _train_all(phantoms, seeds, out)
@@ -72,7 +70,7 @@ def make_demo_seeds(phantoms: Path, out: Path) -> Path:
         return out
     dataset = find_dataset(phantoms)
     training, _ = split_cases(dataset)
-    with progress_bars() as update, _whole(out) as folder:
+    with progress_bars() as update, make_folder_whole(out) as folder:
         seeded = make_seeds(
             dataset,
             training,
@@ -85,15 +83,6 @@ def make_demo_seeds(phantoms: Path, out: Path) -> Path:
     print("2. Seeds: one click per volume, an atlas around it")
     print_seeds(seeded, out)
     return out
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """Yield a folder to fill that becomes ``folder`` when all is there; what an interruption left is removed."""
-    partial = folder.with_name(f"{folder.name}-unfinished")
-    shutil.rmtree(partial, ignore_errors=True)
-    yield partial
-    partial.rename(folder)
 
 
 def _train_all(phantoms: Path, seeds: Path, out: Path) -> None:

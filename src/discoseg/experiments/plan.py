@@ -1,0 +1,151 @@
+"""Which trainings make up the paper's tables and figures, the ablations, and the search for what the paper leaves open.
+
+A training is a :class:`Cell`; its name says what it is, and names its run folder and its result file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from discoseg.config import PRESETS, Config, Method, from_dict
+from discoseg.experiments import paper
+
+What = Literal["table1", "table2", "curves", "sizes", "evolution", "comparison", "ours", "ablations", "search"]
+
+_COMPARED: tuple[Method, ...] = ("crf+size", "size", "crf", "penalty")
+_HEADLINE = {("full", None), ("crf", None), *((m, eps) for m in ("crf+size", "size", "penalty") for eps in (0.0, 0.1))}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lambda0.3": {"crf": {"strength": 0.3}},
+    "lambda1": {"crf": {"strength": 1.0}},
+    "lambda3": {"crf": {"strength": 3.0}},
+    "sigma0.02": {"crf": {"sigma": 0.02}},
+    "sigma0.1": {"crf": {"sigma": 0.1}},
+    "neighbours6": {"crf": {"neighbours": 6}},
+    "neighbours8": {"crf": {"neighbours": 8}},
+    "rho0.1": {"admm": {"rho": 0.1}},
+    "rho0.3": {"admm": {"rho": 0.3}},
+    "limit1": {"admm": {"limit": 1.0}},
+    "average0.7": {"admm": {"average": 0.7}},
+    "decay0.95": {"crf": {"decay": 0.95}},
+    "weight20": {"foreground_weight": 20.0},
+    "mean-weights": {"optimiser": {"average": 0.99}},
+    "free-seeds": {"admm": {"honour_seeds": False}},
+    "ramp": {"admm": {"schedule": "ramp"}},
+    "balance": {"admm": {"schedule": "balance"}},
+}
+"""Settings that differ from a task's own in one point, by name."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A structure to segment: the folder of its dataset, and the configuration that its trainings vary.
+
+    ``mu`` is μ̂ = μ̃ of each method where the table does not vary it and it is not the configuration's.
+    """
+
+    name: str
+    title: str
+    dataset: str
+    config: Config
+    mu: dict[Method, float]
+
+
+_PAPER_MU: dict[Method, float] = {"crf": 1.0, "size": 1.0, "crf+size": 10.0}  # the best of the paper's second table
+
+TASKS = (
+    Task("lv", "ACDC LV", "acdc", PRESETS["paper-acdc-lv"], _PAPER_MU),
+    Task("rv", "ACDC RV", "acdc", PRESETS["paper-acdc-rv"], {**_PAPER_MU, "size": 0.1}),
+    Task("prostate", "PROMISE12", "promise12", PRESETS["paper-promise12"], _PAPER_MU),
+)
+
+OURS = (
+    Task("ours-lv", "LV, default preset", "acdc", replace(PRESETS["default"], label="LV"), {}),
+    Task("ours-rv", "RV, default preset", "acdc", replace(PRESETS["default"], label="RV"), {}),
+    Task("ours-prostate", "PROMISE12, default preset", "promise12", replace(PRESETS["default"], label="prostate"), {}),
+)
+"""The same structures with the settings that we recommend."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: a task and method with its ε, μ (None: the task's), variant and random seed.
+
+    ``tuning`` trainings validate on training patients set aside, and never see the validation cases.
+    """
+
+    task: str
+    method: Method
+    eps: float | None = None
+    mu: float | None = None
+    variant: str = ""
+    seed: int = 0
+    tuning: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its run folder and result file.
+
+        >>> Cell("lv", "crf+size", eps=0.1, mu=10.0, seed=2).name
+        'lv-crf+size-eps10-mu10-seed2'
+        """
+        parts = ["search"] if self.tuning else []
+        parts += [self.task, self.method]
+        parts += [] if self.eps is None else [f"eps{100 * self.eps:g}"]
+        parts += [] if self.mu is None else [f"mu{self.mu:g}"]
+        parts += [self.variant] if self.variant else []
+        return "-".join([*parts, f"seed{self.seed}"])
+
+    def config(self, tasks: Sequence[Task] = (*TASKS, *OURS), epochs: int | None = None) -> Config:
+        """Return the training's configuration; other ``epochs`` than its own scale the learning rate's decay along."""
+        task = next(task for task in tasks if task.name == self.task)
+        config = from_dict(VARIANTS[self.variant] if self.variant else {}, base=task.config, where=self.variant)
+        mu = task.mu.get(self.method) if self.mu is None else self.mu
+        if mu is not None:
+            config = replace(config, admm=replace(config.admm, mu_crf=mu, mu_size=mu))
+        if epochs is not None:
+            every = max(1, round(config.optimiser.lr_every * epochs / config.epochs))
+            config = replace(config, epochs=epochs, optimiser=replace(config.optimiser, lr_every=every))
+        return replace(config, method=self.method, size_eps=self.eps, seed=self.seed)
+
+
+def plan(what: What, *, seeds: int = 1, tasks: Sequence[Task] = (*TASKS, *OURS)) -> list[Cell]:
+    """Return the trainings that ``what`` needs, with the random seeds 0 to ``seeds`` − 1, the most telling first."""
+    cells = [cell for task in tasks for cell in _plan_task(what, task)]
+    if what == "table1":
+        cells.sort(key=lambda cell: (cell.method, cell.eps) not in _HEADLINE)  # a stable sort
+    return [replace(cell, seed=seed) for seed in range(seeds) for cell in cells]
+
+
+def _plan_task(what: What, task: Task) -> list[Cell]:
+    name = task.name
+    if (task in OURS) != (what == "ours") and what not in ("ablations", "search"):
+        return []
+    match what:
+        case "table1":
+            return [Cell(name, method, eps) for other, method, eps in paper.TABLE1 if other == name]
+        case "table2":  # where μ is the task's own, the training is one of the first table's
+            return [
+                Cell(name, method, _eps(method, 0.0), mu=None if mu == task.mu.get(method) else mu)
+                for other, method, mu in paper.TABLE2
+                if other == name
+            ]
+        case "curves":
+            return [Cell(name, method, _eps(method, 0.1)) for method in (*_COMPARED, "full") if name != "rv"]
+        case "sizes" | "comparison":
+            return [Cell(name, method, _eps(method, 0.1)) for method in _COMPARED]
+        case "evolution":
+            return [Cell(name, "crf+size", 0.0)]
+        case "ours":
+            methods: tuple[Method, ...] = ("full", "partial", *_COMPARED)
+            return [Cell(name, method, _eps(method, 0.1)) for method in methods]
+        case "ablations" | "search":
+            tuning = what == "search"
+            changes = [
+                v for v, values in VARIANTS.items() if from_dict(values, base=task.config, where=v) != task.config
+            ]
+            return [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *changes)]
+
+
+def _eps(method: Method, eps: float) -> float | None:
+    return eps if Config(method=method).needs_bounds else None

@@ -1,0 +1,275 @@
+"""The paper's experiments from the datasets to its tables and figures.
+
+    discoseg reproduce table1 --data DATA --out OUT --jobs 2
+
+    OUT/seeds/     weak label maps of each task              OUT/runs/       run folders
+    OUT/results/   what is kept of each finished training    OUT/table1.md, table1.csv, curves.png, …
+
+DATA holds the datasets as folders ``acdc`` and ``promise12``, and optionally ``splits.json``. Trainings that have a
+result are not made again, those begun go on. Results of several machines merge by copying their files together.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from discoseg.data.files import make_folder_whole, write_atomically
+from discoseg.data.layouts import find_dataset
+from discoseg.data.splits import split_cases
+from discoseg.errors import UserError
+from discoseg.experiments import tables
+from discoseg.experiments.pictures import Shown, compare_methods
+from discoseg.experiments.plan import OURS, TASKS, Cell, Task, What, plan
+from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
+from discoseg.experiments.results import Result, keep_result, read_results, require_same_cases, require_same_settings
+from discoseg.report.runs import read_runs
+from discoseg.run import RunFolder
+from discoseg.sweep import RunProgress, fit_many
+from discoseg.weak.examples import chosen_label
+from discoseg.weak.seeds import make_seeds
+
+_TUNING_EVERY = 8  # of the training patients, in the order of their names, one in so many is set aside for the search
+
+
+@dataclass
+class Reproduction:
+    """What came of it: files written, and what had to be left out and why."""
+
+    files: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def reproduce(
+    what: What,
+    data: Path,
+    out: Path,
+    *,
+    only: str = "*",
+    seeds: int = 1,
+    jobs: int | None = None,
+    epochs: int | None = None,
+    device: str = "auto",
+    tasks: Sequence[Task] = (*TASKS, *OURS),
+    progress: RunProgress = lambda run, done, message: None,
+    finished: Callable[[Result], None] = lambda result: None,
+) -> Reproduction:
+    """Make the trainings of a table or figure that are missing, ``jobs`` at a time, and write it.
+
+    ``only`` is a pattern of the names of trainings to make; all results that are there are shown. ``seeds`` is the
+    number of random seeds, ``epochs`` another length for all trainings (the learning rate's decay is scaled along).
+    ``finished`` is called with each new result. A training that fails stops no other; in the end all failures are
+    raised together.
+    """
+    for name, value in (("seeds", seeds), ("jobs", jobs), ("epochs", epochs)):
+        if value is not None and value < 1:
+            raise UserError(f"--{name} {value} must be at least 1")
+    wanted = [cell for cell in plan(what, seeds=seeds, tasks=tasks) if fnmatchcase(cell.name, only)]
+    if not wanted:
+        names = ", ".join(cell.name for cell in plan(what, tasks=tasks)[:3])
+        raise UserError(f"--only {only}: no training of {what} has such a name; they are called {names}, …")
+    made = Reproduction()
+    results = read_results(out / "results")
+    most = max((result.cell.seed + 1 for result in results.values()), default=0)
+    cells = plan(what, seeds=max(seeds, most), tasks=tasks)
+    for cell in cells:
+        if cell.name in results:
+            path = out / "results" / f"{cell.name}.json"
+            require_same_settings(results[cell.name], cell.config(tasks, epochs), path)
+    missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
+    failures = _make(missing, results, data, out, jobs, epochs, device, tasks, progress, finished)
+    shown = [results[cell.name] for cell in cells if cell.name in results]
+    if shown:
+        require_same_cases(shown)
+        _write(what, cells, results, data, out, tasks, made)
+    else:
+        failures += made.notes or [f"no results in {out / 'results'}"]
+    if failures:
+        raise UserError("; ".join(failures))
+    return made
+
+
+def _make(
+    missing: Sequence[Cell],
+    results: dict[str, Result],
+    data: Path,
+    out: Path,
+    jobs: int | None,
+    epochs: int | None,
+    device: str,
+    tasks: Sequence[Task],
+    progress: RunProgress,
+    finished: Callable[[Result], None],
+) -> list[str]:
+    """Make the missing trainings, add their results as they come, and return what went wrong."""
+    begun: dict[str, Cell] = {}
+
+    def collect(cells: Iterable[Cell]) -> None:
+        for cell in cells:
+            if cell.name not in results:
+                config = cell.config(tasks, epochs)
+                result = keep_result(cell, config, out / "runs" / cell.name, out / "results")
+                if result is not None:
+                    results[cell.name] = result
+                    finished(result)
+
+    def report(run: Path, done: float, message: str) -> None:
+        collect([cell for name, cell in begun.items() if name != run.name])
+        begun.update({cell.name: cell for cell in missing if cell.name == run.name})
+        progress(run, done, message)
+
+    failures: list[str] = []
+    try:
+        for task, group in _groups(missing, tasks):
+            try:
+                _train(task, group, data, out, jobs=jobs, epochs=epochs, device=device, tasks=tasks, progress=report)
+            except UserError as error:
+                failures.append(str(error))
+    finally:
+        collect(missing)  # an interruption costs no finished training
+    return failures
+
+
+def _leave_out(cells: Sequence[Cell], data: Path, tasks: Sequence[Task], made: Reproduction) -> list[Cell]:
+    """Return the trainings whose datasets are there, and note how many are left out."""
+    folder_of = {task.name: data / task.dataset for task in tasks}
+    for folder in dict.fromkeys(folder_of[cell.task] for cell in cells):
+        if not folder.is_dir():
+            count = sum(folder_of[cell.task] == folder for cell in cells)
+            made.notes.append(f"{folder} does not exist, so {count} trainings on it are left out")
+    return [cell for cell in cells if folder_of[cell.task].is_dir()]
+
+
+def _groups(cells: Sequence[Cell], tasks: Sequence[Task]) -> Iterable[tuple[Task, list[Cell]]]:
+    """Split the trainings, in their order, into groups that share a dataset, its seeds and its split."""
+    by_name = {task.name: task for task in tasks}
+    groups: list[tuple[Task, list[Cell]]] = []
+    for cell in cells:
+        task = by_name[cell.task]
+        if not groups or groups[-1][0] is not task or groups[-1][1][0].tuning != cell.tuning:
+            groups.append((task, []))
+        groups[-1][1].append(cell)
+    return groups
+
+
+def _train(
+    task: Task,
+    cells: Sequence[Cell],
+    data: Path,
+    out: Path,
+    *,
+    jobs: int | None,
+    epochs: int | None,
+    device: str,
+    tasks: Sequence[Task],
+    progress: RunProgress,
+) -> None:
+    dataset = data / task.dataset
+    split = data / "splits.json" if (data / "splits.json").is_file() else None
+    folder = out / "seeds" / task.name
+    if cells[0].tuning:
+        split = _tuning_split(task, dataset, split, out)
+        folder = out / "seeds" / f"search-{task.name}"
+    _require_seeds(task, dataset, split, folder)
+    runs = {out / "runs" / cell.name: cell.config(tasks, epochs) for cell in cells}
+    fit_many(dataset, runs, seeds=folder, split=split, device=device, at_once=jobs, resume=True, progress=progress)
+
+
+def _require_seeds(task: Task, dataset: Path, split: Path | None, folder: Path) -> None:
+    """Make a task's weak label maps, or make sure that those which are there are of the same training cases."""
+    found = find_dataset(dataset)
+    training, validation = split_cases(found, split=split)
+    if not validation:
+        raise UserError(f"{split or dataset}: no case of {dataset} validates, so there is nothing to compare")
+    text, beside = json.dumps([case.name for case in training], indent=1) + "\n", folder.with_suffix(".json")
+    if not folder.is_dir():
+        clicks = dataset / "clicks.json" if (dataset / "clicks.json").is_file() else None
+        with make_folder_whole(folder) as partial:
+            label = chosen_label(found, task.config.label)
+            make_seeds(found, training, partial, label=label, grid=task.config.grid, clicks=clicks)
+            with write_atomically(beside) as path:
+                path.write_text(text, encoding="utf-8")
+    elif not beside.is_file() or beside.read_text(encoding="utf-8") != text:
+        raise UserError(f"{folder}: was made for other training cases; choose another --out")
+
+
+def _tuning_split(task: Task, dataset: Path, split: Path | None, out: Path) -> Path:
+    """Write which training patients train and which are set aside in a search; the validation patients do neither."""
+    training, _ = split_cases(find_dataset(dataset), split=split)
+    patients = sorted({case.patient for case in training})
+    aside = patients[_TUNING_EVERY // 2 :: _TUNING_EVERY] or patients[-1:]
+    path = out / f"search-{task.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path) as temporary:
+        names = {"train": [patient for patient in patients if patient not in aside], "val": aside}
+        temporary.write_text(json.dumps(names, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _write(
+    what: What,
+    cells: Sequence[Cell],
+    results: dict[str, Result],
+    data: Path,
+    out: Path,
+    tasks: Sequence[Task],
+    made: Reproduction,
+) -> None:
+    """Write a table as Markdown and CSV, or a figure, from the results and run folders that are there."""
+    shown = [results[cell.name] for cell in cells if cell.name in results]
+    match what:
+        case "table1" | "table2" | "ours" | "ablations" | "search":
+            by: tables.By = "eps" if what in ("table1", "ours") else "mu" if what == "table2" else "variant"
+            rows = tables.collect_rows(cells, results, tasks, by=by)
+            parts = [tables.write_markdown(rows, by=by)]
+            parts += [tables.write_bounds(rows)] if by == "eps" else []
+            _write_text(out / f"{what}.md", "\n".join([*parts, tables.write_runs(rows)]), made)
+            _write_text(out / f"{what}.csv", tables.write_csv(rows), made)
+        case "curves":
+            plot_curves(shown, tasks, out / "curves.png")
+            made.files.append(out / "curves.png")
+        case "sizes":
+            plot_sizes(shown, tasks, out / "sizes.png")
+            made.files.append(out / "sizes.png")
+        case "evolution":
+            for cell in _first_seeds(_with_run(cells, out, made)):
+                (run,) = read_runs([out / "runs" / cell.name])
+                draw_evolution(run, out / f"evolution-{cell.task}.png")
+                made.files.append(out / f"evolution-{cell.task}.png")
+        case "comparison":
+            first = _first_seeds(_with_run(cells, out, made))
+            rows_of_tasks: dict[str, Shown] = {}
+            for task in tasks:
+                runs = {cell.method: out / "runs" / cell.name for cell in first if cell.task == task.name}
+                if runs:
+                    rows_of_tasks |= compare_methods(task, data / task.dataset, runs)
+            if rows_of_tasks:
+                draw_comparison(rows_of_tasks, out / "comparison.png")
+                made.files.append(out / "comparison.png")
+
+
+def _with_run(cells: Sequence[Cell], out: Path, made: Reproduction) -> list[Cell]:
+    """Return the trainings whose run folders are here: pictures need more than a result."""
+    there = [cell for cell in cells if RunFolder(out / "runs" / cell.name).final.is_file()]
+    for cell in cells:
+        if cell not in there and (out / "results" / f"{cell.name}.json").is_file():
+            made.notes.append(
+                f"{cell.name}: its run folder is not in {out / 'runs'}, so it is not shown; "
+                f"remove {out / 'results' / cell.name}.json to train it here"
+            )
+    return there
+
+
+def _first_seeds(cells: Sequence[Cell]) -> list[Cell]:
+    """Return of each task and method the training with the lowest random seed."""
+    first: dict[tuple[str, str], Cell] = {}
+    for cell in sorted(cells, key=lambda cell: cell.seed):
+        first.setdefault((cell.task, cell.method), cell)
+    return [cell for cell in cells if cell in first.values()]
+
+
+def _write_text(path: Path, text: str, made: Reproduction) -> None:
+    with write_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    made.files.append(path)

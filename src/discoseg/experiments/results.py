@@ -1,0 +1,140 @@
+"""What is kept of a finished training: one small JSON file, to be carried between machines and put side by side.
+
+    results/lv-crf+size-eps10-seed0.json
+
+Files of several machines merge by copying them into one folder. A table reads these files and nothing else.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from discoseg.config import Config, flatten, from_dict, load_config, to_dict
+from discoseg.data.files import write_atomically
+from discoseg.errors import UserError
+from discoseg.experiments.plan import Cell
+from discoseg.report.runs import Run, read_runs
+from discoseg.run import RunFolder
+
+_COLUMNS = (
+    "val_dice",
+    "train_dice",
+    "crf_dice",
+    "size_dice",
+    "val_size_ratio",
+    "val_size_ratio_std",
+    "train_size_ratio",
+    "train_size_ratio_std",
+    "train_inside_bounds",
+)
+_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished training; ``history`` holds columns of its metrics, one value an epoch."""
+
+    cell: Cell
+    config: dict[str, Any]
+    history: dict[str, list[float]]
+    seconds: float  # of all its epochs
+    cases: dict[str, Any]  # names of the training and validation cases, checksum of the latter
+    facts: dict[str, Any]  # device, versions, commit
+
+    @property
+    def best_dice(self) -> float:
+        """The 3D validation Dice of the best epoch, as the paper reports it."""
+        return max(self.history["val_dice"])
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch, from 1, that the best Dice was reached in first."""
+        return 1 + self.history["val_dice"].index(self.best_dice)
+
+    def last(self, column: str) -> float:
+        """The value of a column after the last epoch; nan where it has none."""
+        return self.history[column][-1] if column in self.history else math.nan
+
+
+def keep_result(cell: Cell, config: Config, run: Path, folder: Path) -> Result | None:
+    """Write what is kept of the training in the folder ``run`` to ``folder``, and return it.
+
+    None where the training is not finished, or is not the one that ``config`` describes.
+    """
+    if not RunFolder(run).final.is_file():
+        return None
+    (read,) = read_runs([run])
+    if len(read.metrics["epoch"]) != config.epochs or load_config(str(run / "config.toml")) != config:
+        return None
+    result = _summarise(cell, read)
+    folder.mkdir(parents=True, exist_ok=True)
+    with write_atomically(folder / f"{cell.name}.json") as path:
+        path.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def _summarise(cell: Cell, run: Run) -> Result:
+    history = {name: [round(float(v), _DIGITS) for v in run.metrics[name]] for name in _COLUMNS if name in run.metrics}
+    seconds = sum(float(values.sum()) for phase, values in run.timing.items() if phase != "epoch")
+    facts = {name: run.facts.get(name) for name in ("device", "versions", "commit")}
+    cases = {name: run.facts.get(name) for name in ("training", "validation")}
+    cases["checksum"] = run.facts.get("checksums", {}).get("validation")
+    return Result(cell, run.config, history, round(seconds, 1), cases, facts)
+
+
+def read_results(folder: Path) -> dict[str, Result]:
+    """Return the results in a folder by the names of their trainings; none where there is no such folder."""
+    return {path.stem: _read(path) for path in sorted(folder.glob("[!.]*.json"))}  # hidden ones were never finished
+
+
+def _read(path: Path) -> Result:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        result = Result(**{**values, "cell": Cell(**values["cell"])})
+        usable = _is_sound(result) and result.cell.name == path.stem
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a result of 'discoseg reproduce' ({error}); remove it to make it anew") from error
+    if not usable:
+        raise UserError(f"{path}: not a result of 'discoseg reproduce', or renamed; remove it to make it anew")
+    return result
+
+
+def _is_sound(result: Result) -> bool:
+    """Say whether all parts have their types and all columns a number an epoch."""
+    cell, epochs = result.cell, len(result.history["val_dice"])
+    numbers = [cell.seed, result.seconds, *(v for v in (cell.eps, cell.mu) if v is not None)]
+    return (
+        all(isinstance(part, dict) for part in (result.config, result.cases, result.facts))
+        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers)
+        and isinstance(cell.seed, int)
+        and epochs > 0
+        and all(len(column) == epochs for column in result.history.values())
+        and all(isinstance(value, int | float) for column in result.history.values() for value in column)
+    )
+
+
+def require_same_cases(results: Iterable[Result]) -> None:
+    """Refuse to put results side by side that were trained or scored on different cases."""
+    first: dict[tuple[str, bool], Result] = {}
+    for result in results:
+        other = first.setdefault((result.cell.task, result.cell.tuning), result)
+        if result.cases != other.cases:
+            raise UserError(
+                f"{result.cell.name} and {other.cell.name} were trained or scored on different cases (another split, "
+                "or other files), so they cannot stand in one table; keep their results in different folders"
+            )
+
+
+def require_same_settings(result: Result, config: Config, path: Path) -> None:
+    """Refuse a result that another configuration made."""
+    made = from_dict(result.config, base=Config(), where=str(path))  # settings that came later had their default
+    old, new = flatten(to_dict(made)), flatten(to_dict(config))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            raise UserError(
+                f"{path}: was made with another {key}: {old.get(key)!r}, now {new.get(key)!r}; "
+                "choose another --out, or remove it and its run folder"
+            )

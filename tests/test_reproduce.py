@@ -1,0 +1,302 @@
+"""The paper's experiments in miniature: planned, trained, skipped, resumed, merged and drawn."""
+
+import csv
+import json
+import math
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from discoseg.cli import main
+from discoseg.config import PRESETS, Config, flatten, to_dict
+from discoseg.errors import UserError
+from discoseg.experiments import paper
+from discoseg.experiments.plan import TASKS, VARIANTS, Cell, Task, plan
+from discoseg.experiments.reproduce import reproduce
+from discoseg.experiments.results import read_results
+from discoseg.experiments.tables import collect_rows, write_markdown
+from discoseg.workflow import fit
+from test_train import SMALL
+
+MU = {"crf": 1.0, "size": 1.0, "crf+size": 1.0}
+TINY = (Task("lv", "phantom LV", "hearts", replace(SMALL, label="LV", epochs=2), MU),)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def data(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    shutil.copytree(phantoms, folder / "hearts")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the trainings with ε = 10 % and CRF alone are made."""
+    out = tmp_path_factory.mktemp("reproduced")
+    reproduce("comparison", data, out, jobs=2, device="cpu", tasks=TINY)
+    return out
+
+
+def test_the_plan_is_the_papers() -> None:
+    cells = plan("table1")
+    assert len(cells) == len(paper.TABLE1) == 42
+    assert Counter(cell.task for cell in cells) == {"lv": 14, "rv": 14, "prostate": 14}
+    assert {cell.eps for cell in cells[: 3 * 8]} == {None, 0.0, 0.1}  # the headline first
+    assert len(plan("table2")) == len(paper.TABLE2) == 36
+    for what in ("table1", "table2", "curves", "sizes", "evolution", "comparison", "ours", "ablations", "search"):
+        planned = plan(what, seeds=2)
+        assert len({cell.name for cell in planned}) == len(planned)
+        for cell in planned:
+            config = cell.config()
+            assert (config.method, config.size_eps, config.seed) == (cell.method, cell.eps, cell.seed)
+            assert config.epochs == (PRESETS["default"].epochs if cell.task.startswith("ours-") else 250)
+
+
+def test_tables_share_trainings() -> None:
+    """The second table's trainings at a task's own μ are those of the first."""
+    first, second = ({cell.name for cell in plan(what)} for what in ("table1", "table2"))
+    assert len(first & second) == 9
+    for name, method, mu in paper.TABLE2:
+        if mu == next(task for task in TASKS if task.name == name).mu[method]:
+            assert paper.TABLE2[name, method, mu] == paper.TABLE1[name, method, None if method == "crf" else 0.0]
+
+
+def test_a_cell_changes_what_it_names() -> None:
+    config = Cell("lv", "crf+size", 0.1, mu=0.01, variant="rho0.1", seed=3).config(epochs=50)
+    assert (config.admm.mu_crf, config.admm.mu_size, config.admm.rho, config.seed) == (0.01, 0.01, 0.1, 3)
+    assert (config.epochs, config.optimiser.lr_every) == (50, 10)
+    planned = [cell for cell in plan("search") if cell.variant]
+    assert {cell.variant for cell in planned} == set(VARIANTS)
+    for cell in planned:
+        assert _differences(cell.config(), replace(cell, variant="").config()) == 1
+    with pytest.raises(KeyError):
+        Cell("lv", "crf+size", 0.1, variant="unheard-of").config()
+
+
+def _differences(one: Config, other: Config) -> int:
+    a, b = flatten(to_dict(one)), flatten(to_dict(other))
+    return sum(a[key] != b[key] for key in a)
+
+
+def test_finished_trainings_are_kept_and_shown(data: Path, made: Path) -> None:
+    assert set(read_results(made / "results")) == {
+        f"lv-{name}-seed0" for name in ("crf", "crf+size-eps10", "size-eps10", "penalty-eps10")
+    }
+    models = sorted(made.glob("runs/*/checkpoints/final.safetensors"))
+    before = [model.stat().st_mtime_ns for model in models]
+    outcome = reproduce("table1", data, made, only="lv-crf-*", device="cpu", tasks=TINY)
+    assert [model.stat().st_mtime_ns for model in models] == before
+    assert [path.name for path in outcome.files] == ["table1.md", "table1.csv"]
+    with (made / "table1.csv").open(encoding="utf-8") as file:
+        rows = {(row["method"], row["eps"]): row for row in csv.DictReader(file)}
+    assert len(rows) == 14
+    run = made / "runs" / "lv-crf+size-eps10-seed0"
+    with (run / "metrics.csv").open(encoding="utf-8") as file:
+        dice = [float(row["val_dice"]) for row in csv.DictReader(file)]
+    row = rows["crf+size", "0.1"]
+    assert float(row["best_mean"]) == pytest.approx(max(dice), abs=1e-4)
+    assert float(row["last_mean"]) == pytest.approx(dice[-1], abs=1e-4)
+    assert float(row["paper"]) == 0.884
+    assert rows["full", ""]["best_mean"] == ""  # not trained: it is not among those asked for
+    assert "| CRF + size | 10 % | 0.884 |" in (made / "table1.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("what", ["curves", "sizes", "comparison"])
+def test_figures_are_drawn(data: Path, made: Path, what: str) -> None:
+    (path,) = reproduce(what, data, made, only="*-crf-*", device="cpu", tasks=TINY).files  # type: ignore[arg-type]
+    picture = np.asarray(Image.open(path).convert("L"))
+    assert picture.std() > 5
+
+
+@pytest.fixture
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train here, one after the other: processes take seconds to begin."""
+
+    def fit_all(dataset: Path, runs: dict[Path, Config], **options: Any) -> None:
+        for run, config in runs.items():
+            fit(dataset, run, config, seeds=options["seeds"], split=options["split"], device="cpu")
+
+    monkeypatch.setattr("discoseg.experiments.reproduce.fit_many", fit_all)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_evolution_shows_every_kept_epoch(data: Path, tmp_path: Path) -> None:
+    outcome = reproduce("evolution", data, tmp_path, device="cpu", tasks=TINY)
+    assert [path.name for path in outcome.files] == ["evolution-lv.png"]
+    assert np.asarray(Image.open(outcome.files[0]).convert("L")).std() > 5
+
+
+def test_results_merge_and_pictures_need_the_runs(data: Path, made: Path, tmp_path: Path) -> None:
+    """Files carried from another machine stand for trainings, but nothing can be seen of those."""
+    shutil.copytree(made / "results", tmp_path / "results")
+    assert reproduce("curves", data / "nowhere", tmp_path, only="*-crf-*", tasks=TINY).files
+    outcome = reproduce("comparison", data / "nowhere", tmp_path, tasks=TINY)
+    assert outcome.files == []
+    assert len(outcome.notes) == 4
+    assert not (tmp_path / "runs").exists()
+
+
+def test_results_of_an_older_version_still_count(data: Path, made: Path, tmp_path: Path) -> None:
+    """Settings that it did not have yet had their defaults."""
+    shutil.copytree(made / "results", tmp_path / "results")
+    path = tmp_path / "results" / "lv-crf-seed0.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    del values["config"]["admm"]["limit"], values["config"]["penalty"]
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert reproduce("curves", data, tmp_path, only="*-crf-*", tasks=TINY).files
+    values["config"]["admm"]["rho"] = 0.5
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=r"another admm.rho: 0.5, now 1.0"):
+        reproduce("curves", data, tmp_path, only="*-crf-*", tasks=TINY)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_results_of_different_splits_are_not_mixed(data: Path, tmp_path: Path) -> None:
+    folder, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(data, folder)
+    reproduce("table1", folder, out, only="lv-full-*", tasks=TINY)
+    cases = json.loads((out / "results" / "lv-full-seed0.json").read_text(encoding="utf-8"))["cases"]
+    train, val = cases["training"][1:], cases["training"][:1]
+    (folder / "splits.json").write_text(json.dumps({"train": train, "val": val}), encoding="utf-8")
+    with pytest.raises(UserError, match="other training cases"):
+        reproduce("table1", folder, out, only="lv-crf-*", tasks=TINY)
+    shutil.rmtree(out / "seeds")
+    with pytest.raises(UserError, match="different cases"):
+        reproduce("table1", folder, out, only="lv-crf-*", tasks=TINY)
+    (folder / "splits.json").write_text(json.dumps({"train": train}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"no case of .* validates"):
+        reproduce("table1", folder, tmp_path / "other", only="lv-crf-*", tasks=TINY)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_failure_stops_nobody_else(data: Path, tmp_path: Path) -> None:
+    bad = replace(TINY[0], name="rv", config=replace(TINY[0].config, label="spleen"))
+    with pytest.raises(UserError, match="spleen"):
+        reproduce("table1", data, tmp_path, only="*-full-*", tasks=(bad, *TINY))
+    assert set(read_results(tmp_path / "results")) == {"lv-full-seed0"}
+    assert "| full supervision |" in (tmp_path / "table1.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_run_of_other_settings_is_no_result(data: Path, tmp_path: Path) -> None:
+    """Two epochs were made and three are wanted: those of a finished run are not taken for them."""
+    options = {"only": "lv-full-*", "device": "cpu", "tasks": TINY, "jobs": 1}
+    reproduce("table1", data, tmp_path, **options)  # type: ignore[arg-type]
+    shutil.rmtree(tmp_path / "results")
+    with pytest.raises(UserError, match="already in use"):
+        reproduce("table1", data, tmp_path, epochs=3, **options)  # type: ignore[arg-type]
+    assert read_results(tmp_path / "results") == {}
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        (("cell", "seed"), "0"),
+        (("cell", "eps"), "x"),
+        (("facts",), None),
+        (("config",), []),
+        (("seconds",), "a"),
+        (("history", "train_dice"), None),
+        (("history", "train_dice"), [0.5]),
+        (("history", "val_dice"), []),
+    ],
+)
+def test_broken_results_are_named(made: Path, tmp_path: Path, part: tuple[str, ...], value: object) -> None:
+    values = json.loads((made / "results" / "lv-crf-seed0.json").read_text(encoding="utf-8"))
+    inner = values if len(part) == 1 else values[part[0]]
+    inner[part[-1]] = value
+    (tmp_path / "lv-crf-seed0.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=r"lv-crf-seed0.json: not a result"):
+        read_results(tmp_path)
+    (tmp_path / "lv-crf-seed0.json").rename(tmp_path / ".a1b2-lv-crf-seed0.json")
+    assert read_results(tmp_path) == {}  # a file that was never finished
+
+
+@pytest.mark.parametrize("what", ["curves", "sizes"])
+def test_figures_need_no_first_seed(data: Path, made: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / "results").mkdir()
+    for path in (made / "results").glob("*.json"):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values["cell"]["seed"] = values["config"]["seed"] = 1
+        other = tmp_path / "results" / path.name.replace("seed0", "seed1")
+        other.write_text(json.dumps(values), encoding="utf-8")
+    assert reproduce(what, data, tmp_path, seeds=2, only="*-crf-seed1", tasks=TINY).files  # type: ignore[arg-type]
+
+
+def test_an_interruption_loses_no_finished_training(data: Path, tmp_path: Path) -> None:
+    """The first training ends, the second is stopped in its second epoch; the next start makes only what is missing."""
+
+    seen: list[str] = []
+
+    def stop(run: Path, done: float, message: str) -> None:
+        if "size" in run.name and done > 1:
+            assert seen == ["lv-penalty-eps10-seed0"]  # kept as soon as the next one trains
+            raise KeyboardInterrupt
+
+    options = {"only": "lv-*-eps10-*", "device": "cpu", "tasks": TINY, "jobs": 1}
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("table1", data, tmp_path, progress=stop, finished=lambda r: seen.append(r.cell.name), **options)  # type: ignore[arg-type]
+    kept = set(read_results(tmp_path / "results"))
+    assert kept == {"lv-penalty-eps10-seed0"}
+    new: list[str] = []
+    reproduce("table1", data, tmp_path, finished=lambda result: new.append(result.cell.name), **options)  # type: ignore[arg-type]
+    assert sorted(new) == ["lv-crf+size-eps10-seed0", "lv-size-eps10-seed0"]
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_the_search_never_sees_validation_cases(data: Path, tmp_path: Path) -> None:
+    reproduce("search", data, tmp_path, only="*-rho0.1-*", device="cpu", tasks=TINY)
+    reproduce("table1", data, tmp_path, only="lv-full-*", device="cpu", tasks=TINY)
+    searched, real = (
+        json.loads((tmp_path / "runs" / name / "run.json").read_text(encoding="utf-8"))
+        for name in ("search-lv-crf+size-eps10-rho0.1-seed0", "lv-full-seed0")
+    )
+    used = {*searched["training"], *searched["validation"]}
+    assert used == set(real["training"])
+    assert searched["validation"]
+    assert not used & set(real["validation"])
+    assert "| CRF + size | rho0.1 |" in (tmp_path / "search.md").read_text(encoding="utf-8")
+
+
+def test_several_seeds_give_mean_and_spread(data: Path, made: Path) -> None:
+    results = read_results(made / "results")
+    one = results["lv-crf-seed0"]
+    better = {**one.history, "val_dice": [0.5, 0.9]}
+    other = replace(one, cell=replace(one.cell, seed=1), history={**one.history, "val_dice": [0.8, 0.7]})
+    found = {"lv-crf-seed0": replace(one, history=better), "lv-crf-seed1": other}
+    rows = collect_rows(plan("table1", seeds=2, tasks=TINY), found, TINY, by="eps")
+    text = write_markdown(rows, by="eps")
+    spread = 0.1 / math.sqrt(2)
+    assert f"| CRF only |  | 0.862 | 0.850 ± {spread:.3f} | 0.800 ± {2 * spread:.3f} |" in text
+    assert "**0.900**" in write_markdown(collect_rows(plan("table1", tasks=TINY), found, TINY, by="eps"), by="eps")
+
+
+def test_bad_input_ends_in_one_line(data: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="another epochs: 2, now 3"):
+        reproduce("table1", data, made, epochs=3, tasks=TINY)
+    broken = tmp_path / "results" / "lv-full-seed0.json"
+    broken.parent.mkdir()
+    broken.write_text("{}", encoding="utf-8")
+    for arguments, complaint in (
+        (["table1", "--only", "xyz*"], "no training of table1"),
+        (["table1", "--seeds", "0"], "--seeds 0"),
+        (["table1", "--jobs", "0"], "--jobs 0"),
+        (["table1"], "lv-full-seed0.json: not a result"),
+        (["table3"], "table3"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["reproduce", *arguments, "--data", str(tmp_path), "--out", str(tmp_path)])
+        error = capsys.readouterr().err
+        assert stop.value.code == 2
+        assert error.startswith("discoseg: error: ")
+        assert error.count("\n") == 1
+        assert complaint in error
+    broken.unlink()
+    with pytest.raises(UserError, match="acdc does not exist"):
+        reproduce("table1", tmp_path, tmp_path)
