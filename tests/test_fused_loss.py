@@ -27,19 +27,25 @@ def batch(priors: int, *, masked: bool = False, side: tuple[int, int] = (37, 29)
     return logits, seeds, targets, mus, (torch.rand(3, *side) < 0.7 if masked else torch.empty(0))
 
 
-def run(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+def run(
+    logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Tensor, *, foreground_weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return the terms and the gradient of the logits."""
     leaf = logits.detach().clone().requires_grad_()
-    terms = losses.stack_terms(leaf, seeds, targets, list(mus.unbind()), valid if valid.numel() else None)
+    mask = valid if valid.numel() else None
+    terms = losses.stack_terms(leaf, seeds, targets, list(mus.unbind()), mask, foreground_weight)
     terms.backward(terms.new_tensor(WEIGHTS[: len(terms)]))
     assert leaf.grad is not None
     return terms.detach(), leaf.grad
 
 
-def exact(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+def exact(
+    logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Tensor, *, foreground_weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return the same by torch in float64."""
     leaf = logits.detach().double().requires_grad_()
-    entropy = functional.cross_entropy(leaf, seeds.long(), ignore_index=-1, reduction="sum") / seeds.numel()
+    weight = leaf.new_tensor([1.0, foreground_weight])
+    entropy = functional.cross_entropy(leaf, seeds.long(), weight, ignore_index=-1, reduction="sum") / seeds.numel()
     probability, mask = leaf.softmax(dim=1)[:, 1], valid if valid.numel() else None
     terms = [entropy]
     for target, mu in zip(targets.double().unbind(dim=1), mus.double(), strict=True):
@@ -52,14 +58,15 @@ def exact(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Te
 
 @pytest.mark.parametrize("priors", [0, 1, 2])
 @pytest.mark.parametrize("masked", [False, True])
-def test_equals_torch_in_double_precision(priors: int, masked: bool) -> None:
+@pytest.mark.parametrize("foreground_weight", [1.0, 20.0, 0.3])
+def test_equals_torch_in_double_precision(priors: int, masked: bool, foreground_weight: float) -> None:
     inputs = batch(priors, masked=masked)
-    terms, gradient = run(*inputs)
-    terms64, gradient64 = exact(*inputs)
+    terms, gradient = run(*inputs, foreground_weight=foreground_weight)
+    terms64, gradient64 = exact(*inputs, foreground_weight=foreground_weight)
     torch.testing.assert_close(terms.double(), terms64, rtol=1e-6, atol=0)
     torch.testing.assert_close(gradient.double(), gradient64, rtol=1e-5, atol=1e-10)
     with kernels_on():
-        plain, plain_gradient = run(*inputs)
+        plain, plain_gradient = run(*inputs, foreground_weight=foreground_weight)
     torch.testing.assert_close(terms, plain, rtol=1e-5, atol=0)
     torch.testing.assert_close(gradient, plain_gradient, rtol=1e-4, atol=1e-9)
     assert gradient.stride() == inputs[0].stride()
@@ -69,8 +76,8 @@ def test_equals_torch_in_double_precision(priors: int, masked: bool) -> None:
 def test_half_precision_rounds_the_gradient_alone(dtype: torch.dtype) -> None:
     logits, *rest = batch(2, masked=True)
     logits = logits.to(dtype)
-    terms, gradient = run(logits, *rest)
-    terms64, gradient64 = exact(logits, *rest)
+    terms, gradient = run(logits, *rest, foreground_weight=3.0)
+    terms64, gradient64 = exact(logits, *rest, foreground_weight=3.0)
     assert terms.dtype == torch.float32
     assert gradient.dtype == dtype
     torch.testing.assert_close(terms.double(), terms64, rtol=1e-6, atol=0)
@@ -102,8 +109,8 @@ def test_same_numbers_same_bits_whatever_pads_the_last_program(monkeypatch: pyte
 
 def test_more_classes_are_left_to_torch() -> None:
     logits, seeds = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randint(-1, 3, (2, 4, 4), dtype=torch.int8)
-    terms = losses.stack_terms(logits, seeds, torch.empty(2, 0, 4, 4), [], None)
-    assert torch.equal(terms, losses.partial_cross_entropy(logits, seeds)[None])
+    terms = losses.stack_terms(logits, seeds, torch.empty(2, 0, 4, 4), [], None, 7.0)
+    assert torch.equal(terms, losses.partial_cross_entropy(logits, seeds, 7.0)[None])
 
 
 @pytest.mark.parametrize("priors", [1, 2])

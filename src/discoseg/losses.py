@@ -57,8 +57,8 @@ def stack_terms(
     if kernels_fit(logits):
         from discoseg.kernels import fused_loss
 
-        if foreground_weight == 1 and fused_loss.terms_fit(logits, targets):
-            return fused_loss.stack_terms(logits, seeds, targets, mus, valid)
+        if fused_loss.terms_fit(logits, targets):
+            return fused_loss.stack_terms(logits, seeds, targets, mus, valid, foreground_weight)
     probability = foreground(logits)
     terms = [partial_cross_entropy(logits, seeds, foreground_weight)]
     for target, mu in zip(targets.unbind(dim=1), mus, strict=True):

@@ -22,14 +22,21 @@ def terms_fit(logits: Tensor, targets: Tensor) -> bool:
     return logits.shape[1] == 2 and targets.shape[1] <= _TARGETS and logits.numel() < 2**31
 
 
-def stack_terms(logits: Tensor, seeds: Tensor, targets: Tensor, mus: Sequence[Tensor], valid: Tensor | None) -> Tensor:
+def stack_terms(
+    logits: Tensor,
+    seeds: Tensor,
+    targets: Tensor,
+    mus: Sequence[Tensor],
+    valid: Tensor | None,
+    foreground_weight: float,
+) -> Tensor:
     """Return the terms (1 + T,) of ``losses.stack_terms``, for the same arguments, float32."""
     _, _, height, width = logits.shape
     if targets.stride()[1:] != (height * width, width, 1):  # some channels of a contiguous tensor will do
         targets = targets.contiguous()
     mask = None if valid is None else valid.contiguous().view(torch.uint8)
     logits = logits.contiguous(memory_format=torch.channels_last)
-    result: Tensor = _Terms.apply(logits, seeds.contiguous(), targets, mask, *mus)
+    result: Tensor = _Terms.apply(logits, seeds.contiguous(), targets, mask, float(foreground_weight), *mus)
     return result
 
 
@@ -45,12 +52,21 @@ def gather_targets(priors: Sequence[tuple[Tensor, Tensor]], index: Tensor) -> Te
 
 class _Terms(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, seeds: Tensor, targets: Tensor, valid: Tensor | None, *mus: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        seeds: Tensor,
+        targets: Tensor,
+        valid: Tensor | None,
+        foreground_weight: float,
+        *mus: Tensor,
+    ) -> Tensor:
         inputs = logits, seeds, targets, valid, *mus, *[None] * (_TARGETS - len(mus))
         ctx.save_for_backward(*inputs)
+        ctx.foreground_weight = foreground_weight
         programs = math.ceil(seeds.numel() / _BLOCK)
         partials = logits.new_empty(1 + len(mus), programs, dtype=torch.float32)
-        kernels.terms_kernel[(programs,)](*inputs, partials, **_sizes(seeds, targets))
+        kernels.terms_kernel[(programs,)](*inputs, partials, foreground_weight, **_sizes(seeds, targets))
         return partials.sum(dim=1)
 
     @staticmethod
@@ -59,8 +75,10 @@ class _Terms(torch.autograd.Function):
         logits, seeds, targets, *_ = inputs = ctx.saved_tensors
         dlogits = torch.empty_like(logits)
         programs = math.ceil(seeds.numel() / _BLOCK)
-        kernels.logits_gradient_kernel[(programs,)](dterms.contiguous(), *inputs, dlogits, **_sizes(seeds, targets))
-        return dlogits, *[None] * (3 + targets.shape[1])
+        kernels.logits_gradient_kernel[(programs,)](
+            dterms.contiguous(), *inputs, dlogits, ctx.foreground_weight, **_sizes(seeds, targets)
+        )
+        return dlogits, *[None] * (4 + targets.shape[1])
 
 
 def _sizes(seeds: Tensor, targets: Tensor) -> dict[str, int]:

@@ -1,9 +1,10 @@
 """Triton kernels of the training loss on two classes and its targets; formulas are in ``losses.py`` and ``admm.py``.
 
-With d the difference of a pixel's logits, s = 1 / (1 + e^−d) its foreground probability and y its seed, if any,
+With d the difference of a pixel's logits, s = 1 / (1 + e^−d) its foreground probability and y its seed, if any, which
+counts w times: 1 if y = 0, ``foreground_weight`` if y = 1,
 
-    loss = 1/n · Σ_p [ softplus(d if y = 0, −d if y = 1)  +  Σ_t μ_t / 2 · (s − target_t)² ]
-    ∂loss/∂d = 1/n · [ (s − y)  +  Σ_t μ_t · (s − target_t) · s (1 − s) ]
+    loss = 1/n · Σ_p [ w · softplus(d if y = 0, −d if y = 1)  +  Σ_t μ_t / 2 · (s − target_t)² ]
+    ∂loss/∂d = 1/n · [ w · (s − y)  +  Σ_t μ_t · (s − target_t) · s (1 − s) ]
 
 A program owns BLOCK of the ``pixels``. Logits (B, 2, H, W) are in channels-last layout: pairs, one a pixel. Arithmetic
 is float32 whatever they are. Pointers may be None: what they stand for is left out.
@@ -46,7 +47,7 @@ def _load_difference(targets, valid, number: tl.constexpr, s, pixel, inside, ima
 
 @triton.jit(do_not_specialize=_SIZES)
 def terms_kernel(
-    logits, seeds, targets, valid, mu0, mu1, partials, pixels, image_pixels, target_step,
+    logits, seeds, targets, valid, mu0, mu1, partials, foreground_weight, pixels, image_pixels, target_step,
     TARGETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Leave the program's part of each term, (1 + TARGETS, programs)."""
@@ -57,6 +58,7 @@ def terms_kernel(
     d, small, s, _, is_background, is_foreground = _load_pixels(logits, seeds, pixel, inside)
     positive = tl.where(is_background, tl.maximum(d, 0.0), tl.maximum(-d, 0.0))
     entropy = tl.where(is_background | is_foreground, positive + tl.log(1.0 + small), 0.0)
+    entropy = tl.where(is_foreground, foreground_weight * entropy, entropy)
     tl.store(partials + program, tl.sum(entropy) / pixels)
     for number in tl.static_range(TARGETS):
         difference = _load_difference(targets, valid, number, s, pixel, inside, image_pixels, target_step)
@@ -66,14 +68,14 @@ def terms_kernel(
 
 @triton.jit(do_not_specialize=_SIZES)
 def logits_gradient_kernel(
-    dterms, logits, seeds, targets, valid, mu0, mu1, dlogits, pixels, image_pixels, target_step,
+    dterms, logits, seeds, targets, valid, mu0, mu1, dlogits, foreground_weight, pixels, image_pixels, target_step,
     TARGETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of the logits for that of the terms, (1 + TARGETS,)."""
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = pixel < pixels
     _, _, s, not_s, is_background, is_foreground = _load_pixels(logits, seeds, pixel, inside)
-    gradient = tl.load(dterms) * tl.where(is_background, s, tl.where(is_foreground, -not_s, 0.0))
+    gradient = tl.load(dterms) * tl.where(is_background, s, tl.where(is_foreground, -foreground_weight * not_s, 0.0))
     for number in tl.static_range(TARGETS):
         difference = _load_difference(targets, valid, number, s, pixel, inside, image_pixels, target_step)
         mu = tl.load(mu0 if number == 0 else mu1)
