@@ -47,6 +47,8 @@ class NetworkConfig:
     """ENet (Paszke et al.), or a U-Net with batch normalisation."""
     width: int = 0
     """Features at the first level; 0 takes the network's own (ENet 16, U-Net 64)."""
+    depth: int = 0
+    """Poolings of a U-Net, each doubling the features and what it sees; 0 takes its own, 3."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the network on a GPU; losses, weights and a CPU's work are always float32."""
 
@@ -55,6 +57,8 @@ class NetworkConfig:
         _require(
             self.width == 0 or self.width >= least, f"--network.width {self.width}: {self.name} needs {least} or more"
         )
+        _require(0 <= self.depth <= 6, f"--network.depth {self.depth} must be in 0 to 6")
+        _require(self.depth == 0 or self.name == "unet", f"--network.depth {self.depth}: only a U-Net has a depth")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "average0.7": {"admm": {"average": 0.7}},
     "decay0.95": {"crf": {"decay": 0.95}},
     "weight20": {"foreground_weight": 20.0},
+    "deep": {"network": {"depth": 4}},
     "zoom": {"augment": {"rotate_deg": 30.0, "crop_min": 0.7, "crop_max": 1.6}},
     "turn": {"augment": {"rotate_deg": 180.0, "flip": True}},
     "mean-weights": {"optimiser": {"average": 0.99}},
@@ -164,7 +165,10 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             return [Cell(name, method, _eps(method, 0.1)) for method in methods]
         case "ablations" | "search":
             tuning = what == "search"
-            changes = [v for v in variants or VARIANTS if _vary(task.config, v) != task.config]
+            fitting = [
+                v for v in variants or VARIANTS if "deep" not in v.split("+") or task.config.network.name == "unet"
+            ]
+            changes = [v for v in fitting if _vary(task.config, v) != task.config]
             varied = [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *changes)]
             return [Cell(name, "full", tuning=tuning), *varied]
 
