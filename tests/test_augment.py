@@ -19,8 +19,10 @@ def generator(seed: int = 0) -> Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def draw(batch: int = 64, *, rotate_deg: float = 0.0, crop_min: float = 1.0, flip: bool = False) -> Tensor:
-    theta = sample_transforms(batch, generator(), rotate_deg=rotate_deg, crop_min=crop_min, flip=flip)
+def draw(
+    batch: int = 64, *, rotate_deg: float = 0.0, crop: tuple[float, float] = (1.0, 1.0), flip: bool = False
+) -> Tensor:
+    theta = sample_transforms(batch, generator(), rotate_deg=rotate_deg, crop=crop, flip=flip)
     assert theta is not None
     return theta
 
@@ -46,7 +48,7 @@ def move(theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def test_zero_strength_returns_the_very_inputs() -> None:
-    theta = sample_transforms(3, generator(), rotate_deg=0, crop_min=1, flip=False)
+    theta = sample_transforms(3, generator(), rotate_deg=0, crop=(1, 1), flip=False)
     image, seeds, targets = scene()
     moved = apply_transforms(theta, image, seeds, targets)
     assert moved[0] is image
@@ -57,10 +59,10 @@ def test_zero_strength_returns_the_very_inputs() -> None:
 
 def test_the_generator_alone_decides() -> None:
     torch.manual_seed(1)
-    first = sample_transforms(4, generator(7), rotate_deg=30, crop_min=0.7, flip=True)
+    first = sample_transforms(4, generator(7), rotate_deg=30, crop=(0.7, 1), flip=True)
     torch.manual_seed(2)
-    second = sample_transforms(4, generator(7), rotate_deg=30, crop_min=0.7, flip=True)
-    other = sample_transforms(4, generator(8), rotate_deg=30, crop_min=0.7, flip=True)
+    second = sample_transforms(4, generator(7), rotate_deg=30, crop=(0.7, 1), flip=True)
+    other = sample_transforms(4, generator(8), rotate_deg=30, crop=(0.7, 1), flip=True)
     assert first is not None
     assert second is not None
     assert other is not None
@@ -110,7 +112,7 @@ def test_rotations_keep_within_the_angle_and_reach_both_signs() -> None:
 
 
 def test_crops_stay_inside_the_image_and_vary() -> None:
-    theta = draw(crop_min=0.6)
+    theta = draw(crop=(0.6, 1))
     side = theta[:, 0, 0]
     assert 0.6 <= side.min() < 0.65
     assert 0.95 < side.max() <= 1
@@ -118,6 +120,20 @@ def test_crops_stay_inside_the_image_and_vary() -> None:
     assert theta[:, :, 2].std() > 0.05
     for one in theta[:8]:
         assert move(one[None])[3].float().mean() > 0.9  # only the half-pixel rim may lack a neighbour
+
+
+def test_windows_larger_than_the_image_show_all_of_it() -> None:
+    theta = draw(crop=(1, 2))
+    side = theta[:, 0, 0]
+    assert 1 <= side.min() < 1.1
+    assert 1.9 < side.max() <= 2
+    assert theta[:, :, 2].std() > 0.1
+    size = scene()[0].sum().item()
+    for one in theta[:16]:
+        image, seeds, _, valid = move(one[None])
+        assert (image.sum() * pixel_area(one[None])).item() == pytest.approx(size, rel=0.1)
+        assert (seeds >= 0).sum() <= 1.1 * H * W / one[0, 0] ** 2  # nothing is known beyond the image
+        assert valid.float().mean() == pytest.approx(1 / one[0, 0].item() ** 2, abs=0.12)
 
 
 def test_crop_shows_its_window() -> None:
@@ -135,7 +151,7 @@ def test_pixel_area_recovers_the_size_under_a_crop() -> None:
 
 
 def test_image_seeds_and_targets_move_alike() -> None:
-    theta = draw(16, rotate_deg=40, crop_min=0.7, flip=True)
+    theta = draw(16, rotate_deg=40, crop=(0.7, 1), flip=True)
     for one in theta:
         image, seeds, targets, valid = move(one[None])
         blob = image[0, 0]

@@ -36,7 +36,18 @@ def test_unet_has_fifteen_convolutions_and_three_poolings() -> None:
     assert sum(isinstance(m, nn.BatchNorm2d) for m in network.modules()) == 14
 
 
-@pytest.mark.parametrize("network", [ENet(1, 2, width=8), UNet(1, 2, width=4)])
+def test_a_deeper_unet_sees_further() -> None:
+    reach = []
+    for depth in (2, 3, 4):
+        network = UNet(1, 2, width=4, depth=depth).eval()
+        image = torch.rand(1, 1, 8, 256, requires_grad=True)
+        network(image)[0, 1, 4, 128].backward()
+        assert image.grad is not None
+        reach.append(int(image.grad.abs().sum(dim=2).count_nonzero()))
+    assert reach[0] < reach[1] / 1.5 < reach[2] / 2
+
+
+@pytest.mark.parametrize("network", [ENet(1, 2, width=8), UNet(1, 2, width=4), UNet(1, 2, width=2, depth=5)])
 @pytest.mark.parametrize("shape", [(32, 32), (33, 47), (5, 64), (1, 1)])
 def test_any_image_size_fits(network: nn.Module, shape: tuple[int, int]) -> None:
     assert network.eval()(torch.rand(2, 1, *shape)).shape == (2, 2, *shape)

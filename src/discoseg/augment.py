@@ -11,20 +11,22 @@ from torch.nn import functional
 
 
 def sample_transforms(
-    batch: int, generator: Generator, *, rotate_deg: float, crop_min: float, flip: bool
+    batch: int, generator: Generator, *, rotate_deg: float, crop: tuple[float, float], flip: bool
 ) -> Tensor | None:
     """Draw one affine map per sample (batch, 2, 3), or None when these strengths move nothing.
 
-    Each rotates by up to ±``rotate_deg``, shows a random window of ``crop_min`` to 1 of each side, and flips
-    either axis with probability ½. A map takes an output position (x, y) to an input position, both relative
-    to the centre: the 2×2 part in pixels, the offset in half sides.
+    Each rotates by up to ±``rotate_deg``, shows a random window whose sides are ``crop`` (least, most) of the
+    image's, and flips either axis with probability ½. Window or image, the smaller lies within the other. A map takes
+    an output position (x, y) to an input position, both relative to the centre: the 2×2 part in pixels, the offset in
+    half sides.
     """
-    if rotate_deg == 0 and crop_min == 1 and not flip:
+    least, most = crop
+    if rotate_deg == 0 and least == most == 1 and not flip:
         return None
     draws = torch.rand(batch, 6, generator=generator)
     angle = (2 * draws[:, 0] - 1) * math.radians(rotate_deg)
-    side = 1 - draws[:, 1] * (1 - crop_min)  # of the window, relative to the image
-    offset = (2 * draws[:, 2:4] - 1) * (1 - side)[:, None]  # the whole window stays inside
+    side = most - draws[:, 1] * (most - least)  # of the window, relative to the image
+    offset = (2 * draws[:, 2:4] - 1) * (1 - side).abs()[:, None]
     sign = torch.where(draws[:, 4:6] < 0.5, -1.0, 1.0) if flip else torch.ones(batch, 2)
     cosine, sine = angle.cos(), angle.sin()
     rotation = torch.stack([cosine, -sine, sine, cosine], dim=1).view(batch, 2, 2)

@@ -351,6 +351,8 @@ class Reproduce:
     """Folder for seeds, runs, results, tables and figures."""
     only: str = "*"
     """Pattern of the trainings to make, e.g. 'lv-*' or '*-eps10-*'; all results that are there are shown."""
+    variants: tuple[str, ...] = ()
+    """Of ablations or the search, e.g. zoom lambda0.3+rho0.3; by default every single one."""
     seeds: int = 1
     """Random seeds of each training; the tables show mean ± standard deviation."""
     jobs: int | None = None
@@ -366,13 +368,15 @@ class Reproduce:
         from discoseg.experiments.reproduce import reproduce
         from discoseg.progress import progress_bars
 
-        epochs = {cell.name: cell.config(epochs=self.epochs).epochs for cell in plan(self.what, seeds=self.seeds)}
+        planned = plan(self.what, seeds=self.seeds, variants=self.variants)
+        epochs = {cell.name: cell.config(epochs=self.epochs).epochs for cell in planned}
         with progress_bars() as update:
             made = reproduce(
                 self.what,
                 self.data,
                 self.out,
                 only=self.only,
+                variants=self.variants,
                 seeds=self.seeds,
                 jobs=self.jobs,
                 epochs=self.epochs,

@@ -47,6 +47,8 @@ class NetworkConfig:
     """ENet (Paszke et al.), or a U-Net with batch normalisation."""
     width: int = 0
     """Features at the first level; 0 takes the network's own (ENet 16, U-Net 64)."""
+    depth: int = 0
+    """Poolings of a U-Net, each doubling the features and what it sees; 0 takes its own, 3."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the network on a GPU; losses, weights and a CPU's work are always float32."""
 
@@ -55,6 +57,8 @@ class NetworkConfig:
         _require(
             self.width == 0 or self.width >= least, f"--network.width {self.width}: {self.name} needs {least} or more"
         )
+        _require(0 <= self.depth <= 6, f"--network.depth {self.depth} must be in 0 to 6")
+        _require(self.depth == 0 or self.name == "unet", f"--network.depth {self.depth}: only a U-Net has a depth")
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,9 @@ class AugmentConfig:
     rotate_deg: float = 0.0
     """Largest rotation either way, in degrees."""
     crop_min: float = 1.0
-    """Smallest side of the random crop, as a fraction of the slice; the crop is scaled up to the whole grid."""
+    """Smallest side of the random window that becomes the whole grid, as a fraction of the slice's."""
+    crop_max: float = 1.0
+    """Largest side of that window; beyond 1 it shows the slice smaller, with nothing known around it."""
     flip: bool = False
     """Mirror left-right and up-down, each with probability one half."""
     gamma: float = 0.0
@@ -103,6 +109,7 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         _require(0 <= self.rotate_deg <= 180, f"--augment.rotate-deg {self.rotate_deg} must be in [0, 180]")
         _require(0 < self.crop_min <= 1, f"--augment.crop-min {self.crop_min} must be in (0, 1]")
+        _require(1 <= self.crop_max <= 4, f"--augment.crop-max {self.crop_max} must be in [1, 4]")
         _require(0 <= self.gamma < math.inf, f"--augment.gamma {self.gamma} must be 0 or more")
         _require(0 <= self.noise < math.inf, f"--augment.noise {self.noise} must be 0 or more")
 

@@ -81,7 +81,11 @@ class TrainingPass:
         generator, augment, count = self._state.order, self._config.augment, len(self._slices)
         self._order.copy_(torch.randperm(count, generator=generator))
         theta = sample_transforms(
-            count, generator, rotate_deg=augment.rotate_deg, crop_min=augment.crop_min, flip=augment.flip
+            count,
+            generator,
+            rotate_deg=augment.rotate_deg,
+            crop=(augment.crop_min, augment.crop_max),
+            flip=augment.flip,
         )
         intensities = sample_intensities(count, generator, gamma=augment.gamma, noise=augment.noise)
         self._theta = _put(theta, self._theta, self._order.device)

@@ -66,7 +66,11 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
         config = from_dict(meta["config"], base=Config(), where=str(file))
         facts = meta["model"]
         network = build_network(
-            config.network.name, channels=facts["channels"], classes=2, width=config.network.width or None
+            config.network.name,
+            channels=facts["channels"],
+            classes=2,
+            width=config.network.width,
+            depth=config.network.depth,
         )
         network.load_state_dict(network_tensors(tensors))
         grid = Grid(config.grid.shape, config.grid.clip_percent, facts["orientation"])

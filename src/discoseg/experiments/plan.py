@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from discoseg.config import PRESETS, Config, Method, from_dict
+from discoseg.errors import UserError
 from discoseg.experiments import paper
 
 What = Literal["table1", "table2", "curves", "sizes", "evolution", "comparison", "ours", "ablations", "search"]
@@ -16,6 +17,7 @@ _COMPARED: tuple[Method, ...] = ("crf+size", "size", "crf", "penalty")
 _HEADLINE = {("full", None), ("crf", None), *((m, eps) for m in ("crf+size", "size", "penalty") for eps in (0.0, 0.1))}
 
 VARIANTS: dict[str, dict[str, Any]] = {
+    "lambda0.1": {"crf": {"strength": 0.1}},
     "lambda0.3": {"crf": {"strength": 0.3}},
     "lambda1": {"crf": {"strength": 1.0}},
     "lambda3": {"crf": {"strength": 3.0}},
@@ -29,12 +31,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "average0.7": {"admm": {"average": 0.7}},
     "decay0.95": {"crf": {"decay": 0.95}},
     "weight20": {"foreground_weight": 20.0},
+    "deep": {"network": {"depth": 4}},
+    "zoom": {"augment": {"rotate_deg": 30.0, "crop_min": 0.7, "crop_max": 1.6}},
+    "turn": {"augment": {"rotate_deg": 180.0, "flip": True}},
     "mean-weights": {"optimiser": {"average": 0.99}},
     "free-seeds": {"admm": {"honour_seeds": False}},
     "ramp": {"admm": {"schedule": "ramp"}},
     "balance": {"admm": {"schedule": "balance"}},
 }
-"""Settings that differ from a task's own in one point, by name."""
+"""Settings that differ from a task's own in one point, by name; ``a+b`` stands for both."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Cell:
     def config(self, tasks: Sequence[Task] = (*TASKS, *OURS), epochs: int | None = None) -> Config:
         """Return the training's configuration; other ``epochs`` than its own scale the learning rate's decay along."""
         task = next(task for task in tasks if task.name == self.task)
-        config = from_dict(VARIANTS[self.variant] if self.variant else {}, base=task.config, where=self.variant)
+        config = _vary(task.config, self.variant)
         mu = task.mu.get(self.method) if self.mu is None else self.mu
         if mu is not None:
             config = replace(config, admm=replace(config.admm, mu_crf=mu, mu_size=mu))
@@ -109,15 +114,34 @@ class Cell:
         return replace(config, method=self.method, size_eps=self.eps, seed=self.seed)
 
 
-def plan(what: What, *, seeds: int = 1, tasks: Sequence[Task] = (*TASKS, *OURS)) -> list[Cell]:
-    """Return the trainings that ``what`` needs, with the random seeds 0 to ``seeds`` − 1, the most telling first."""
-    cells = [cell for task in tasks for cell in _plan_task(what, task)]
+def plan(
+    what: What, *, seeds: int = 1, variants: Sequence[str] = (), tasks: Sequence[Task] = (*TASKS, *OURS)
+) -> list[Cell]:
+    """Return the trainings that ``what`` needs, with the random seeds 0 to ``seeds`` − 1, the most telling first.
+
+    Ablations and the search have those ``variants``, or else each single one.
+    """
+    cells = [cell for task in tasks for cell in _plan_task(what, task, variants)]
     if what == "table1":
         cells.sort(key=lambda cell: (cell.method, cell.eps) not in _HEADLINE)  # a stable sort
     return [replace(cell, seed=seed) for seed in range(seeds) for cell in cells]
 
 
-def _plan_task(what: What, task: Task) -> list[Cell]:
+def is_variant(name: str) -> bool:
+    """Say whether settings have this name: one of :data:`VARIANTS`, or several joined by ``+``."""
+    return all(part in VARIANTS for part in name.split("+"))
+
+
+def _vary(config: Config, variant: str) -> Config:
+    """Return a configuration with the settings of a variant, or of several joined by ``+``."""
+    if variant and not is_variant(variant):
+        raise UserError(f"--variants {variant}: known are {', '.join(VARIANTS)}, and several joined by +")
+    for name in variant.split("+") if variant else ():
+        config = from_dict(VARIANTS[name], base=config, where=name)
+    return config
+
+
+def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
     name = task.name
     if (task in OURS) != (what == "ours") and what not in ("ablations", "search"):
         return []
@@ -141,10 +165,12 @@ def _plan_task(what: What, task: Task) -> list[Cell]:
             return [Cell(name, method, _eps(method, 0.1)) for method in methods]
         case "ablations" | "search":
             tuning = what == "search"
-            changes = [
-                v for v, values in VARIANTS.items() if from_dict(values, base=task.config, where=v) != task.config
+            fitting = [
+                v for v in variants or VARIANTS if "deep" not in v.split("+") or task.config.network.name == "unet"
             ]
-            return [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *changes)]
+            changes = [v for v in fitting if _vary(task.config, v) != task.config]
+            varied = [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *changes)]
+            return [Cell(name, "full", tuning=tuning), *varied]
 
 
 def _eps(method: Method, eps: float) -> float | None:

@@ -21,7 +21,7 @@ from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.experiments import tables
 from discoseg.experiments.pictures import Shown, compare_methods
-from discoseg.experiments.plan import OURS, TASKS, Cell, Task, What, plan
+from discoseg.experiments.plan import OURS, TASKS, Cell, Task, What, is_variant, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
 from discoseg.experiments.results import Result, keep_result, read_results, require_same_cases, require_same_settings
 from discoseg.report.runs import read_runs
@@ -47,6 +47,7 @@ def reproduce(
     out: Path,
     *,
     only: str = "*",
+    variants: Sequence[str] = (),
     seeds: int = 1,
     jobs: int | None = None,
     epochs: int | None = None,
@@ -57,22 +58,25 @@ def reproduce(
 ) -> Reproduction:
     """Make the trainings of a table or figure that are missing, ``jobs`` at a time, and write it.
 
-    ``only`` is a pattern of the names of trainings to make; all results that are there are shown. ``seeds`` is the
-    number of random seeds, ``epochs`` another length for all trainings (the learning rate's decay is scaled along).
-    ``finished`` is called with each new result. A training that fails stops no other; in the end all failures are
-    raised together.
+    ``only`` is a pattern of the names of trainings to make, ``variants`` are those of ablations or a search; all
+    results that are there are shown. ``seeds`` is the number of random seeds, ``epochs`` another length for all
+    trainings (the learning rate's decay is scaled along). ``finished`` is called with each new result. A training that
+    fails stops no other; in the end all failures are raised together.
     """
     for name, value in (("seeds", seeds), ("jobs", jobs), ("epochs", epochs)):
         if value is not None and value < 1:
             raise UserError(f"--{name} {value} must be at least 1")
-    wanted = [cell for cell in plan(what, seeds=seeds, tasks=tasks) if fnmatchcase(cell.name, only)]
+    planned = plan(what, seeds=seeds, variants=variants, tasks=tasks)
+    wanted = [cell for cell in planned if fnmatchcase(cell.name, only)]
     if not wanted:
-        names = ", ".join(cell.name for cell in plan(what, tasks=tasks)[:3])
+        names = ", ".join(cell.name for cell in planned[:3])
         raise UserError(f"--only {only}: no training of {what} has such a name; they are called {names}, …")
     made = Reproduction()
     results = read_results(out / "results")
     most = max((result.cell.seed + 1 for result in results.values()), default=0)
-    cells = plan(what, seeds=max(seeds, most), tasks=tasks)
+    found = [v for v in dict.fromkeys(result.cell.variant for result in results.values()) if is_variant(v)]
+    shown_variants = [*dict.fromkeys([*(cell.variant for cell in planned if cell.variant), *found])]
+    cells = plan(what, seeds=max(seeds, most), variants=shown_variants, tasks=tasks)
     for cell in cells:
         if cell.name in results:
             path = out / "results" / f"{cell.name}.json"

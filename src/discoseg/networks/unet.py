@@ -1,4 +1,4 @@
-"""U-Net (Ronneberger et al. 2015) in the paper's variant: 15 convolutions, batch normalisation, ReLU."""
+"""U-Net (Ronneberger et al. 2015), by default in the paper's variant: 15 convolutions, batch normalisation, ReLU."""
 
 from itertools import pairwise
 
@@ -11,17 +11,16 @@ from discoseg.networks.windows import join_doubled, pool
 
 
 class UNet(nn.Module):
-    """Three poolings, seven double convolutions and one 1×1 convolution.
+    """``depth`` poolings, twice as many double convolutions and one more, and a 1×1 convolution.
 
     Upsampling repeats pixels, faster than bilinear interpolation, and leaves the smoothing to the convolution
     behind it. ``width`` features at the first level, twice as many at each level below.
     """
 
-    stride = 8
-
-    def __init__(self, channels: int, classes: int, *, width: int = 64) -> None:
+    def __init__(self, channels: int, classes: int, *, width: int = 64, depth: int = 3) -> None:
         super().__init__()
-        levels = [width * 2**level for level in range(4)]
+        self.stride = 2**depth
+        levels = [width * 2**level for level in range(depth + 1)]
         steps = list(pairwise(levels))  # (shallow, deep)
         self.encoder = nn.ModuleList(DoubleConvolution(i, o) for i, o in [(channels, width), *steps])
         self.decoder = nn.ModuleList(DoubleConvolution(i + o, o) for o, i in reversed(steps))
