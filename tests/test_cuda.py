@@ -62,8 +62,10 @@ def test_recorded_steps_equal_plain_ones(
         SMALL,
         method=method,
         epochs=3,
+        foreground_weight=3.0,
         network=NetworkConfig(name=name, width=8),
-        augment=replace(SMALL.augment, noise=0.0),
+        augment=replace(SMALL.augment, noise=0.0, crop_max=1.2),
+        admm=replace(SMALL.admm, limit=0.5),
         optimiser=replace(SMALL.optimiser, lr=1e-3),
     )
     weights = []
