@@ -1,8 +1,10 @@
 """Proposals of all volumes at once: each volume's own optimum, however its probabilities arrive."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +96,33 @@ def test_a_guess_changes_no_proposal(
         prior.mu *= 1.5 if step == 2 else 1.0  # the guess is made with the new one
         proposer.foresee(probability, prior)
     proposer.finish(probability, prior, slices.seeds)
+
+
+def test_nobody_but_its_own_cut_waits_for_a_guess(
+    examples: list[Example],
+    slices: Slices,
+    probability: torch.Tensor,
+    prior: Prior,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    regions = open_regions(examples, CRF, honour_seeds=True)
+    plain, proposer = (CrfProposer(regions, CRF.strength, pool, CPU, foresee=foresee) for foresee in (False, True))
+    proposer.finish(probability, prior, slices.seeds)
+    go_on, guess = threading.Event(), proposals._guess
+
+    def late(*given: Any) -> None:
+        assert go_on.wait(30)
+        guess(*given)
+
+    monkeypatch.setattr(proposals, "_guess", late)
+    proposer.foresee(probability, prior)
+    probability = 1 - probability
+    proposer.start(probability, prior, len(probability))  # returns at once
+    go_on.set()
+    assert torch.equal(
+        proposer.finish(probability, prior, slices.seeds), plain.finish(probability, prior, slices.seeds)
+    )
 
 
 def test_flows_too_large_to_keep_are_not_kept(

@@ -96,6 +96,10 @@ class CrfProposer:
         self._foresights: list[Foresight | None] = [None] * len(regions)
         if foresee and sum(_flow_bytes(region) for region in regions) <= _MOST_FLOW_BYTES:
             self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in regions]
+        self._guessed = [  # costs of their own, so that nobody waits for a guess before it may copy the next ones
+            None if foresight is None or shape is None else torch.empty(shape, pin_memory=pinned)
+            for foresight, shape in zip(self._foresights, shapes, strict=True)
+        ]
         self._guesses: list[Future[None] | None] = [None] * len(regions)
         guesses = device.type == "cuda" and any(self._foresights)
         self._beside = torch.cuda.Stream(device) if guesses else None  # on which the guesses' costs are copied
@@ -109,11 +113,14 @@ class CrfProposer:
         """
         while len(self._cuts) < len(self._turns) and self._ends[len(self._cuts)] <= done:
             index = self._turns[len(self._cuts)]
-            there = self._copy_unary(index, probability, prior)
             unary, mask, cut = self._unaries[index], self._masks[index], None
             if unary is not None and mask is not None:
                 region, foresight, strength = self._regions[index], self._foresights[index], self.strength / prior.mu
-                cut = self._pool.submit(_cut, region, foresight, unary, mask, strength, there)
+                there = _copy_unary(unary, region, probability, prior)
+                guess, self._guesses[index] = self._guesses[index], None
+                if guess is not None and guess.cancel():  # one that has not begun would come too late
+                    guess = None
+                cut = self._pool.submit(_cut, region, foresight, guess, unary, mask, strength, there)
             self._cuts[index] = cut
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
@@ -141,30 +148,24 @@ class CrfProposer:
             self._beside.wait_event(settled)
         with torch.cuda.stream(self._beside):
             for index in self._turns:
-                foresight, host = self._foresights[index], self._unaries[index]
-                if foresight is not None and host is not None:
-                    there = self._copy_unary(index, probability, prior)
+                foresight, unary = self._foresights[index], self._guessed[index]
+                if foresight is not None and unary is not None:
+                    there = _copy_unary(unary, self._regions[index], probability, prior)
                     strength = self.strength / prior.mu
-                    self._guesses[index] = self._pool.submit(_guess, foresight, host, strength, there)
+                    self._guesses[index] = self._pool.submit(_guess, foresight, unary, strength, there)
         if self._beside is not None:
             torch.cuda.current_stream().wait_stream(self._beside)
 
-    def _copy_unary(self, index: int, probability: torch.Tensor, prior: Prior) -> torch.cuda.Event | None:
-        """Begin to copy a region's costs ½ − s − û to the host; return what tells when they are there."""
-        region, host, guess = self._regions[index], self._unaries[index], self._guesses[index]
-        if guess is not None:
-            if not guess.cancel():  # one that has not begun would come too late
-                guess.result()  # it reads the same memory
-            self._guesses[index] = None
-        if host is None:
-            return None
-        s, u = probability[region.slices][region.box], prior.multiplier[region.slices][region.box]
-        host.copy_(0.5 - s - u, non_blocking=True)
-        if not probability.is_cuda:
-            return None
-        there = torch.cuda.Event(blocking=True)  # a thread that waits leaves its core to others
-        there.record()
-        return there
+
+def _copy_unary(host: torch.Tensor, region: Region, probability: torch.Tensor, prior: Prior) -> torch.cuda.Event | None:
+    """Begin to copy a region's costs ½ − s − û to ``host``; return what tells when they are there."""
+    s, u = probability[region.slices][region.box], prior.multiplier[region.slices][region.box]
+    host.copy_(0.5 - s - u, non_blocking=True)
+    if not probability.is_cuda:
+        return None
+    there = torch.cuda.Event(blocking=True)  # a thread that waits leaves its core to others
+    there.record()
+    return there
 
 
 def _flow_bytes(region: Region) -> int:
@@ -175,13 +176,16 @@ def _flow_bytes(region: Region) -> int:
 def _cut(
     region: Region,
     foresight: Foresight | None,
+    guess: Future[None] | None,
     unary: torch.Tensor,
     mask: torch.Tensor,
     strength: float,
     there: torch.cuda.Event | None,
 ) -> None:
-    """Cut a region once its costs ``unary`` are there, into ``mask``."""
+    """Cut a region once its costs ``unary`` are there, into ``mask``; a ``guess`` under way is awaited first."""
     assert region.grid is not None
+    if guess is not None:
+        guess.result()
     if there is not None:
         there.synchronize()
     if foresight is not None:
