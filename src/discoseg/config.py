@@ -251,8 +251,8 @@ _PAPER_ACDC = Config(
 PRESETS: dict[str, Config] = {
     "default": Config(
         grid=GridConfig(clip_percent=(0.5, 99.5)),
-        network=NetworkConfig(name="unet", width=32, precision="bfloat16"),
-        augment=AugmentConfig(rotate_deg=15.0, crop_min=0.85, gamma=0.3, noise=0.05),
+        network=NetworkConfig(name="unet", width=32, depth=4, precision="bfloat16"),
+        augment=AugmentConfig(rotate_deg=30.0, crop_min=0.7, crop_max=1.6, gamma=0.3, noise=0.05),
         optimiser=OptimiserConfig(lr=1e-3, lr_factor=0.3, lr_every=40),
         epochs=100,
     ),

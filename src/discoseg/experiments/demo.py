@@ -10,7 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, pstdev
 
-from discoseg.config import PRESETS, AdmmConfig, CrfConfig, GridConfig, Method, NetworkConfig, OptimiserConfig
+from discoseg.config import (
+    PRESETS,
+    AdmmConfig,
+    AugmentConfig,
+    CrfConfig,
+    GridConfig,
+    Method,
+    NetworkConfig,
+    OptimiserConfig,
+)
 from discoseg.data.files import make_folder_whole
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
@@ -33,6 +42,7 @@ CONFIG = replace(
     epochs=28,
     grid=GridConfig(shape=(64, 64), clip_percent=(0.5, 99.5)),
     network=NetworkConfig(name="unet", width=12),
+    augment=AugmentConfig(rotate_deg=15.0, crop_min=0.85, gamma=0.3, noise=0.05),
     crf=CrfConfig(strength=2.0),
     admm=AdmmConfig(mu_crf=2.0, mu_size=2.0, rho=0.3),
     optimiser=OptimiserConfig(batch=4, lr=2e-3, lr_factor=0.3, lr_every=16),

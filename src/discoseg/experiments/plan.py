@@ -31,10 +31,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "limit1": {"admm": {"limit": 1.0}},
     "average0.7": {"admm": {"average": 0.7}},
     "decay0.95": {"crf": {"decay": 0.95}},
+    "lr0.0003": {"optimiser": {"lr": 3e-4}},
     "weight20": {"foreground_weight": 20.0},
     "context": {"network": {"context": 1}},
     "deep5": {"network": {"depth": 5}},
-    "deep": {"network": {"depth": 4}},
+    "shallow": {"network": {"depth": 3}},
+    "mild": {"augment": {"rotate_deg": 15.0, "crop_min": 0.85, "crop_max": 1.0}},
     "zoom": {"augment": {"rotate_deg": 30.0, "crop_min": 0.7, "crop_max": 1.6}},
     "turn": {"augment": {"rotate_deg": 180.0, "flip": True}},
     "mean-weights": {"optimiser": {"average": 0.99}},
@@ -168,7 +170,11 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             return [Cell(name, method, _eps(method, 0.1)) for method in methods]
         case "ablations" | "search":
             tuning = what == "search"
-            fitting = [v for v in variants or VARIANTS if "deep" not in v or task.config.network.name == "unet"]
+            fitting = [
+                v
+                for v in variants or VARIANTS
+                if not {"deep5", "shallow"} & {*v.split("+")} or task.config.network.name == "unet"
+            ]
             changes = [v for v in fitting if _vary(task.config, v) != task.config]
             varied = [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *changes)]
             return [Cell(name, "full", tuning=tuning), *varied]
