@@ -148,23 +148,6 @@ def test_the_boundary_prior_decays(examples: list[Example], tmp_path: Path, monk
     assert list(dict.fromkeys(seen)) == [0.4, 0.2, 0.1]
 
 
-def test_a_warm_up_is_a_training_on_seeds_alone(examples: list[Example], tmp_path: Path) -> None:
-    config = replace(SMALL, epochs=2, admm=replace(SMALL.admm, warmup=2))
-    warm = _run(examples, config, tmp_path / "warm")
-    _run(examples, replace(config, method="partial"), tmp_path / "partial")
-    weights = [
-        load_tensors(tmp_path / name / "checkpoints/final.safetensors")[0]["network.output.weight"]
-        for name in ("warm", "partial")
-    ]
-    torch.testing.assert_close(*weights)
-    first, second = warm.history
-    assert first["mu_crf"] == first["loss_crf"] == second["loss_size"] == 0
-    assert second["mu_crf"] > 0  # proposals for the third epoch
-    assert warm.priors[0].proposal.any()
-    timing = list(csv.DictReader((tmp_path / "warm/timing.csv").open()))
-    assert float(timing[0]["crf"]) < float(timing[1]["crf"])
-
-
 def test_seeds_alone_are_learnt(examples: list[Example], tmp_path: Path) -> None:
     config = replace(SMALL, method="partial", epochs=20, augment=AugmentConfig())
     state = _run(examples, config, tmp_path / "run")

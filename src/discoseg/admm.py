@@ -26,8 +26,7 @@ class Prior:
     """One prior's proposal y and scaled multiplier u over all slices, and its penalty parameter μ.
 
     ``doubled`` (N, H, W) uint8 is 2y: 0 or 2, and 1 before the first proposal, y = ½. ``multiplier`` (N, H, W) float32
-    is u. ``mu_on_device`` is what the loss reads, μ or 0 (:meth:`act`). The tensors stay where they are: recorded steps
-    read them.
+    is u. ``mu_on_device`` is μ where the loss can read it. The tensors stay where they are: recorded steps read them.
     """
 
     def __init__(self, name: PriorName, shape: tuple[int, int, int], mu: float, device: torch.device) -> None:
@@ -46,10 +45,6 @@ class Prior:
     def mu(self, value: float) -> None:
         self._mu = value
         self.mu_on_device.fill_(value)
-
-    def act(self, acts: bool) -> None:
-        """Let the prior's term count in the loss or not."""
-        self.mu_on_device.fill_(self._mu if acts else 0.0)
 
     @property
     def proposal(self) -> torch.Tensor:

@@ -154,8 +154,6 @@ class AdmmConfig:
     """Whether proposals obey the annotated voxels exactly."""
     schedule: Literal["constant", "ramp", "balance"] = "constant"
     """μ over time: constant, a linear ramp, or residual balancing (Boyd et al. 2011, §3.4.1) within 1/16 to 16 μ."""
-    warmup: int = 0
-    """Epochs on the seeds alone before the first proposals, so that these do not come from an untrained network."""
     ramp_epochs: int = 20
     """Epochs that the ramp takes to reach μ."""
 
@@ -165,7 +163,6 @@ class AdmmConfig:
         _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
         _require(0 <= self.limit < math.inf, f"--admm.limit {self.limit} must be 0 or more, and finite")
         _require(0 <= self.average < 1, f"--admm.average {self.average} must be in [0, 1)")
-        _require(self.warmup >= 0, f"--admm.warmup {self.warmup} must be 0 or more")
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
 
 

@@ -142,9 +142,6 @@ def _run_epoch(
 ) -> dict[str, float]:
     """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
     learn, predict, validate, source, proposers, _ = work
-    for prior in state.priors:
-        prior.act(state.epoch >= config.admm.warmup)
-    proposes = state.epoch + 1 >= config.admm.warmup  # the proposals of an epoch act in the next
     if isinstance(crf := proposers.get("crf"), CrfProposer):
         crf.strength = config.crf.strength * config.crf.decay**state.epoch
 
@@ -165,14 +162,14 @@ def _run_epoch(
             done += len(new)
             if config.averages:
                 _average(state, predict.probability, new, config)
-            for prior in state.priors if proposes else ():
+            for prior in state.priors:
                 proposers[prior.name].start(source, prior, done)
-    row |= _update_prior(state, "size", work, material, config, clock, proposes)
+    row |= _update_prior(state, "size", work, material, config, clock)
     with clock("score"):  # while cores still cut
         row |= score_epoch(predict.probability, material.slices, material.training, prefix="train")
         if validate is not None and material.held_out is not None:
             row |= score_epoch(validate.all(), material.held_out, material.validation, prefix="val")
-    row |= _update_prior(state, "crf", work, material, config, clock, proposes)
+    row |= _update_prior(state, "crf", work, material, config, clock)
     with clock("score"):
         row |= score_proposals(state.priors, material.slices, material.training)
     return row
@@ -257,23 +254,18 @@ def _average(state: State, probability: torch.Tensor, new: torch.Tensor, config:
 
 
 def _update_prior(
-    state: State, name: PriorName, work: _Work, material: Material, config: Config, clock: Clock, proposes: bool
+    state: State, name: PriorName, work: _Work, material: Material, config: Config, clock: Clock
 ) -> dict[str, float]:
-    """Make a prior's proposals, if it has any, move its multipliers, adapt its μ; return the residuals.
-
-    Where it does not propose yet, μ and the residuals are 0.
-    """
+    """Make a prior's proposals, if it has any, move its multipliers, adapt its μ; return the residuals."""
     row: dict[str, float] = {}
     seeds = material.slices.seeds if config.admm.honour_seeds else None
     for prior in state.priors:
         if prior.name == name:
             with clock(name):
-                residuals = admm.Residuals(0.0, 0.0)
-                row[f"mu_{name}"] = prior.mu if proposes else 0.0
-                if proposes:
-                    residuals = work.updates[name](work.proposers[name].finish(work.source, prior, seeds))
-                    admm.adapt_mu(prior, residuals, config.admm, state.epoch)
+                row[f"mu_{name}"] = prior.mu
+                residuals = work.updates[name](work.proposers[name].finish(work.source, prior, seeds))
                 row[f"primal_{name}"], row[f"dual_{name}"] = residuals.primal, residuals.dual
+                admm.adapt_mu(prior, residuals, config.admm, state.epoch)
     return row
 
 

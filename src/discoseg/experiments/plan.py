@@ -39,7 +39,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mild": {"augment": {"rotate_deg": 15.0, "crop_min": 0.85, "crop_max": 1.0}},
     "zoom": {"augment": {"rotate_deg": 30.0, "crop_min": 0.7, "crop_max": 1.6}},
     "turn": {"augment": {"rotate_deg": 180.0, "flip": True}},
-    "warmup5": {"admm": {"warmup": 5}},
     "mean-weights": {"optimiser": {"average": 0.99}},
     "free-seeds": {"admm": {"honour_seeds": False}},
     "ramp": {"admm": {"schedule": "ramp"}},
