@@ -30,7 +30,7 @@ from discoseg.config import (
     OptimiserConfig,
 )
 from discoseg.errors import UserError
-from discoseg.predict import load_model
+from discoseg.passes import predict_slices
 from discoseg.proposals import CrfProposer
 from discoseg.state import State
 from discoseg.train import train
@@ -40,7 +40,7 @@ MODEL = {"label": "LV", "label_value": 3, "orientation": "LPS", "channels": 1}
 SMALL = Config(
     epochs=3,
     grid=GridConfig(shape=(32, 32)),
-    network=NetworkConfig(name="unet", width=4, depth=2, context=1),
+    network=NetworkConfig(name="unet", width=4),
     optimiser=OptimiserConfig(batch=8, lr=5e-3, average=0.5),
     crf=CrfConfig(strength=0.3, sigma=0.1, decay=0.9),
     augment=AugmentConfig(rotate_deg=10, crop_min=0.9, flip=True, gamma=0.1, noise=0.02),
@@ -123,8 +123,7 @@ def test_the_mean_of_the_weights_is_what_predicts(examples: list[Example], tmp_p
     weight = "output.weight"
     assert torch.equal(kept[f"network.{weight}"], latest[f"mean.{weight}"])
     assert not torch.equal(kept[f"network.{weight}"], latest[f"network.{weight}"])
-    model = load_model(tmp_path / "run", device="cpu", checkpoint="final")
-    probability = model.predict(torch.from_numpy(examples[3].image))
+    probability = predict_slices(state.predictor, torch.from_numpy(examples[3].image))
     dice = metrics.dice(probability.numpy() >= 0.5, examples[3].truth)  # type: ignore[arg-type]
     assert state.history[-1]["val_dice"] == pytest.approx(dice)
     plain = replace(SMALL, optimiser=replace(SMALL.optimiser, average=0.0))

@@ -49,8 +49,6 @@ class NetworkConfig:
     """Features at the first level; 0 takes the network's own (ENet 16, U-Net 64)."""
     depth: int = 0
     """Poolings of a U-Net, each doubling the features and what it sees; 0 takes its own, 3."""
-    context: int = 0
-    """Slices on either side of a slice that the network sees with it, as further channels."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the network on a GPU; losses, weights and a CPU's work are always float32."""
 
@@ -59,7 +57,6 @@ class NetworkConfig:
         _require(
             self.width == 0 or self.width >= least, f"--network.width {self.width}: {self.name} needs {least} or more"
         )
-        _require(0 <= self.context <= 4, f"--network.context {self.context} must be in 0 to 4")
         _require(0 <= self.depth <= 6, f"--network.depth {self.depth} must be in 0 to 6")
         _require(self.depth == 0 or self.name == "unet", f"--network.depth {self.depth}: only a U-Net has a depth")
 
@@ -208,11 +205,6 @@ class Config:
         _require(
             0 < self.foreground_weight < math.inf, f"--foreground-weight {self.foreground_weight} must be positive"
         )
-
-    @property
-    def slices_seen(self) -> int:
-        """How many slices the network sees at a time."""
-        return 1 + 2 * self.network.context
 
     @property
     def uses_crf(self) -> bool:

@@ -17,7 +17,7 @@ from discoseg.config import Config
 from discoseg.errors import UserError
 from discoseg.networks.convolution import WeightGradients
 from discoseg.replay import Replay
-from discoseg.slices import Slices, near_slices, with_context
+from discoseg.slices import Slices
 from discoseg.state import State
 
 _PREDICT_BATCH = {"cuda": 64, "cpu": 32}
@@ -30,7 +30,6 @@ class TrainingPass:
         self._state, self._slices, self._config = state, slices, config
         device = slices.image.device
         count, batch = len(slices), min(config.optimiser.batch, len(slices))
-        self._near = near_slices(slices.volume, config.network.context)
         self._order = torch.empty(count, dtype=torch.int64, device=device)
         self._theta: torch.Tensor | None = None
         self._intensities: torch.Tensor | None = None
@@ -114,8 +113,7 @@ class TrainingPass:
         state, slices = self._state, self._slices
         shape = (len(batch), 0, *slices.seeds.shape[1:])
         targets = admm.stack_targets(state.priors, batch) if state.priors else slices.image.new_empty(shape)
-        seen = with_context(slices.image, self._near[batch])
-        image, seeds, targets, valid = apply_transforms(theta, seen, slices.seeds[batch], targets)
+        image, seeds, targets, valid = apply_transforms(theta, slices.image[batch], slices.seeds[batch], targets)
         with network_precision(self._config, image.device):
             logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
         mus = [prior.mu_on_device for prior in state.priors]
@@ -147,7 +145,6 @@ class PredictionPass:
     ) -> None:
         """``order`` (N,) is the one in which slices are predicted, by default that of the stack."""
         self._network, self._image, self._config = network, slices.image, config
-        self._near = near_slices(slices.volume, config.network.context)
         device = slices.image.device
         self.probability = torch.empty(slices.seeds.shape, device=device)
         self._order = torch.arange(len(slices), device=device) if order is None else order
@@ -177,21 +174,17 @@ class PredictionPass:
         places = places.clamp(max=len(self._image) - 1) if places.is_cuda else places[places < len(self._image)]
         places = self._order[places]
         with network_precision(self._config, places.device):
-            logits = self._network(with_context(self._image, self._near[places]))
+            logits = self._network(self._image[places])
         self.probability[places] = losses.foreground(logits)
         self._next.add_(len(self._places))
 
 
 @torch.no_grad()
-def predict_slices(network: torch.nn.Module, image: torch.Tensor, near: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the foreground probability (N, H, W) of slices (N, C, H, W), in evaluation mode and float32.
-
-    ``near`` (N, K) are those that the network sees for each, from `near_slices`; by default the slice alone.
-    """
+def predict_slices(network: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
+    """Return the foreground probability (N, H, W) of slices (N, C, H, W), in evaluation mode and float32."""
     network.eval()
-    near = torch.arange(len(image), device=image.device)[:, None] if near is None else near
-    parts = near.split(_PREDICT_BATCH[image.device.type])
-    return torch.cat([losses.foreground(network(with_context(image, part))) for part in parts])
+    parts = image.split(_PREDICT_BATCH[image.device.type])
+    return torch.cat([losses.foreground(network(part)) for part in parts])
 
 
 def network_precision(config: Config, device: torch.device) -> torch.autocast:

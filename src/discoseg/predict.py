@@ -17,22 +17,17 @@ from discoseg.errors import UserError
 from discoseg.networks import build_network
 from discoseg.passes import predict_slices
 from discoseg.run import RunFolder
-from discoseg.slices import near_slices
 from discoseg.state import network_tensors
 from discoseg.train import choose_device
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained network with what it must know of its data; ``label_value`` is what its masks carry.
-
-    For each slice the network sees ``context`` slices on either side of it, too.
-    """
+    """A trained network with what it must know of its data; ``label_value`` is what its masks carry."""
 
     network: torch.nn.Module = field(repr=False)
     grid: Grid
     channels: int
-    context: int
     label: str
     label_value: int
     epoch: int
@@ -43,12 +38,7 @@ class Model:
         if len(channels) != self.channels:
             raise UserError(f"{name}: {len(channels)} channels given, the model was trained on {self.channels}")
         image = torch.from_numpy(image_to_grid(channels, self.grid, name=name)).to(self.device)
-        return probabilities_from_grid(self.predict(image).cpu().numpy(), channels[0], self.grid)
-
-    def predict(self, image: torch.Tensor) -> torch.Tensor:
-        """Return the structure's probability (z, y, x) in a volume (z, channel, y, x) on the grid and the device."""
-        one_volume = torch.zeros(len(image), dtype=torch.int64, device=image.device)
-        return predict_slices(self.network, image, near_slices(one_volume, self.context))
+        return probabilities_from_grid(predict_slices(self.network, image).cpu().numpy(), channels[0], self.grid)
 
     def segment(self, *channels: Volume, name: str = "image") -> Volume:
         """Return the label map, uint8 of 0 and ``label_value``, with the geometry of the first channel."""
@@ -77,7 +67,7 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
         facts = meta["model"]
         network = build_network(
             config.network.name,
-            channels=facts["channels"] * config.slices_seen,
+            channels=facts["channels"],
             classes=2,
             width=config.network.width,
             depth=config.network.depth,
@@ -90,7 +80,6 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
         network.to(target).eval(),
         grid,
         facts["channels"],
-        config.network.context,
         facts["label"],
         facts["label_value"],
         meta["epoch"],

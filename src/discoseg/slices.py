@@ -48,34 +48,6 @@ def stack_slices(examples: Sequence[Example], device: torch.device) -> Slices:
     )
 
 
-def near_slices(volume: torch.Tensor, context: int) -> torch.Tensor:
-    """Return each slice's place and those of ``context`` slices on either side of it in its volume.
-
-    ``volume`` (N,) is the volume of each slice. The result (N, 1 + 2·context) begins with the slice itself; beyond
-    the ends of a volume its last slices are repeated.
-
-    >>> near_slices(torch.tensor([0, 0, 0, 1]), 1).tolist()
-    [[0, 0, 1], [1, 0, 2], [2, 1, 2], [3, 3, 3]]
-    """
-    own = torch.arange(len(volume), device=volume.device)
-    columns = [own]
-    for sign in (-1, 1):
-        nearer = own
-        for step in range(1, context + 1):
-            place = (own + sign * step).clamp(0, len(volume) - 1)
-            nearer = torch.where(volume[place] == volume, place, nearer)
-            columns.append(nearer)
-    return torch.stack(columns, dim=1)
-
-
-def with_context(image: torch.Tensor, near: torch.Tensor) -> torch.Tensor:
-    """Return slices of ``image`` (N, C, H, W) with those beside them as further channels: (B, K·C, H, W).
-
-    ``near`` (B, K) are their places, from :func:`near_slices`; the channels of a slice itself come first.
-    """
-    return image[near].flatten(1, 2)
-
-
 def fingerprint(examples: Sequence[Example]) -> dict[str, str]:
     """Return a checksum of what each example holds by its name: image, seeds, truth and bounds."""
     sums = {}

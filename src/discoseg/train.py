@@ -27,7 +27,7 @@ from discoseg.passes import PredictionPass, TrainingPass, predict_slices
 from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer
 from discoseg.run import RunFolder
 from discoseg.scores import score_cases, score_epoch, score_proposals
-from discoseg.slices import Slices, near_slices
+from discoseg.slices import Slices
 from discoseg.state import State, restore_state, save_model
 from discoseg.weak.examples import Example
 
@@ -189,7 +189,7 @@ def start_state(slices: Slices, config: Config) -> State:
     device = slices.image.device
     network = build_network(
         config.network.name,
-        channels=slices.image.shape[1] * config.slices_seen,
+        channels=slices.image.shape[1],
         classes=2,
         width=config.network.width,
         depth=config.network.depth,
@@ -207,8 +207,7 @@ def start_state(slices: Slices, config: Config) -> State:
     count, rows, columns = slices.seeds.shape
     slice_sums = torch.zeros(count, device=device)
     if config.method == "penalty":
-        near = near_slices(slices.volume, config.network.context)
-        slice_sums = predict_slices(network, slices.image, near).sum(dim=(1, 2))
+        slice_sums = predict_slices(network, slices.image).sum(dim=(1, 2))
     return State(
         network=network,
         optimiser=optimiser,

@@ -11,6 +11,7 @@ from discoseg.config import Method
 from discoseg.data.layouts import find_dataset
 from discoseg.data.prepare import prepare_cases
 from discoseg.experiments.plan import Task
+from discoseg.passes import predict_slices
 from discoseg.predict import load_model
 from discoseg.report.runs import Slice, read_rows
 
@@ -41,8 +42,8 @@ def compare_methods(task: Task, dataset: Path, runs: Mapping[Method, Path]) -> d
         truth = prepared.mask(model.label_value, ignore=found.ignore)
         assert truth is not None  # only such cases are scored
         shown = int(truth.sum(axis=(1, 2)).argmax())
-        image = torch.from_numpy(prepared.image.copy())  # it may be mapped from the cache
-        masks = {m: model.predict(image)[shown].numpy() >= 0.5 for m, model in models.items()}
+        image = torch.from_numpy(prepared.image[shown : shown + 1].copy())  # it may be mapped from the cache
+        masks = {m: predict_slices(model.network, image)[0].numpy() >= 0.5 for m, model in models.items()}
         levels = np.round(prepared.image[shown, 0] * 255).astype(np.uint8)
         out[f"{task.title} {name}"] = {"image": levels, "truth": truth[shown]}, masks
     return out

@@ -33,7 +33,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "decay0.95": {"crf": {"decay": 0.95}},
     "lr0.0003": {"optimiser": {"lr": 3e-4}},
     "weight20": {"foreground_weight": 20.0},
-    "context": {"network": {"context": 1}},
     "deep5": {"network": {"depth": 5}},
     "shallow": {"network": {"depth": 3}},
     "mild": {"augment": {"rotate_deg": 15.0, "crop_min": 0.85, "crop_max": 1.0}},
