@@ -4,10 +4,12 @@ What a cut needs of a volume is the box around its unknown voxels. It is copied 
 probabilities are there, and cut by the next free core; the device meanwhile predicts further volumes.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +30,24 @@ _MOST_FLOW_BYTES = 2**33  # of host memory that a training may take to keep its 
 class Region:
     """The part of a volume that its seeds leave open: ``slices`` of the stack, ``box`` within them.
 
-    ``grid`` and ``seeds`` are those of the box; ``box`` is None where every voxel is known.
+    ``plane`` is (H, W) of a slice. ``grid`` and ``seeds`` are those of the box; ``box`` is None where every voxel is
+    known.
     """
 
     slices: slice
+    plane: tuple[int, int]
     box: Box | None
     grid: PottsGrid | None
     seeds: NDArray[np.int8] | None
+
+    def places(self) -> NDArray[np.int64]:
+        """Return where the box's voxels lie in the flat stack of slices (N, H, W), (voxels,)."""
+        if self.box is None:
+            return np.empty(0, np.int64)
+        rows, columns = self.plane
+        z, y, x = (np.arange(part.start, part.stop) for part in self.box)
+        planes = (self.slices.start + z) * (rows * columns)
+        return (planes[:, None, None] + (y * columns)[:, None] + x).ravel()
 
 
 def open_regions(examples: Sequence[Example], crf: CrfConfig, *, honour_seeds: bool) -> list[Region]:
@@ -47,16 +60,18 @@ def open_regions(examples: Sequence[Example], crf: CrfConfig, *, honour_seeds: b
     regions = []
     for example, stop in zip(examples, stops, strict=True):
         slices = slice(stop - len(example.seeds), stop)
-        box: Box | None = (slice(None), slice(None), slice(None))
+        depth, rows, columns = example.seeds.shape
+        box: Box | None = (slice(0, depth), slice(0, rows), slice(0, columns))
         if honour_seeds:
             unknown = example.seeds < 0
             box = box_around(unknown) if unknown.any() else None
         if box is None:
-            regions.append(Region(slices, None, None, None))
+            regions.append(Region(slices, (rows, columns), None, None, None))
             continue
         image = example.image[:, 0][box]
         grid = PottsGrid(image, spacing_mm=example.spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours)
-        regions.append(Region(slices, box, grid, np.ascontiguousarray(example.seeds[box]) if honour_seeds else None))
+        seeds = np.ascontiguousarray(example.seeds[box]) if honour_seeds else None
+        regions.append(Region(slices, (rows, columns), box, grid, seeds))
     return regions
 
 
@@ -65,6 +80,9 @@ class CrfProposer:
 
     Beside a GPU the cores have nothing to do while the network trains. They then solve next epoch's cuts with this
     epoch's probabilities, so that only the change is left for when the new ones are there (:meth:`foresee`).
+
+    The voxels of all regions lie behind each other in flat arrays, volume by volume in the order of prediction: what
+    a batch completes is copied at once, by few calls, because the threads that cut contend for Python's lock.
     """
 
     def __init__(
@@ -81,58 +99,56 @@ class CrfProposer:
 
         ``turns`` are the volumes in the order in which they are predicted, by default that of ``regions``.
         """
-        self._regions = regions
-        self._turns = list(range(len(regions))) if turns is None else list(turns)
-        lengths = [regions[index].slices.stop - regions[index].slices.start for index in self._turns]
-        self._ends = list(accumulate(lengths))  # slices predicted when a turn's volume is there
+        self._turns = [regions[index] for index in (range(len(regions)) if turns is None else turns)]
+        self._ends = list(accumulate(region.slices.stop - region.slices.start for region in self._turns))
         self.strength = strength
-        self._pool = pool
-        pinned = device.type == "cuda"  # only then a copy runs beside the host's own work
-        shapes = [None if region.grid is None else region.grid.shape for region in regions]
-        self._unaries = [None if shape is None else torch.empty(shape, pin_memory=pinned) for shape in shapes]
-        self._masks = [
-            None if shape is None else torch.empty(shape, dtype=torch.bool, pin_memory=pinned) for shape in shapes
-        ]
-        self._foresights: list[Foresight | None] = [None] * len(regions)
-        if foresee and sum(_flow_bytes(region) for region in regions) <= _MOST_FLOW_BYTES:
-            self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in regions]
-        self._guessed = [  # costs of their own, so that nobody waits for a guess before it may copy the next ones
-            None if foresight is None or shape is None else torch.empty(shape, pin_memory=pinned)
-            for foresight, shape in zip(self._foresights, shapes, strict=True)
-        ]
-        self._guesses: list[Future[None] | None] = [None] * len(regions)
-        guesses = device.type == "cuda" and any(self._foresights)
-        self._beside = torch.cuda.Stream(device) if guesses else None  # on which the guesses' costs are copied
+        self._pool, self._device = pool, device
+        sizes = [0 if region.grid is None else int(np.prod(region.grid.shape)) for region in self._turns]
+        self._stops = [0, *accumulate(sizes)]  # of the regions' voxels in the flat arrays
+        places = np.concatenate([region.places() for region in self._turns])
+        self._places = torch.from_numpy(places).to(device)  # (voxels,) in the stack of slices
+        self._costs = self._host_array(torch.float32)
+        self._masks = self._host_array(torch.bool)
+        self._foresights: list[Foresight | None] = [None] * len(self._turns)
+        if foresee and sum(_flow_bytes(region) for region in self._turns) <= _MOST_FLOW_BYTES:
+            self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in self._turns]
+        guesses = any(self._foresights)
+        self._guessed = self._host_array(torch.float32) if guesses else torch.empty(0)
+        self._guesses: list[Future[None] | None] = [None] * len(self._turns)
+        # The stream on which the guesses' costs are copied.
+        self._beside = torch.cuda.Stream(device) if guesses and device.type == "cuda" else None
         self._has_cut = False  # before the first cut there is nothing to guess from
-        self._cuts: dict[int, Future[None] | None] = {}
+        self._cuts: list[Future[None] | None] = []
 
     def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
         """Cut the volumes that have not been started and are among the first ``done`` slices predicted.
 
         ``probability`` is (N, H, W).
         """
-        while len(self._cuts) < len(self._turns) and self._ends[len(self._cuts)] <= done:
-            index = self._turns[len(self._cuts)]
-            unary, mask, cut = self._unaries[index], self._masks[index], None
-            if unary is not None and mask is not None:
-                region, foresight, strength = self._regions[index], self._foresights[index], self.strength / prior.mu
-                there = _copy_unary(unary, region, probability, prior)
-                guess, self._guesses[index] = self._guesses[index], None
+        first, last = len(self._cuts), bisect_right(self._ends, done)
+        if first == last:
+            return
+        there = self._copy_costs(self._costs, probability, prior, first, last)
+        for turn in range(first, last):
+            region, guess, cut = self._turns[turn], self._guesses[turn], None
+            if region.grid is not None:
                 if guess is not None and guess.cancel():  # one that has not begun would come too late
                     guess = None
-                cut = self._pool.submit(_cut, region, foresight, guess, unary, mask, strength, there)
-            self._cuts[index] = cut
+                costs, mask = self._part(self._costs, turn), self._part(self._masks, turn)
+                strength = self.strength / prior.mu
+                cut = self._pool.submit(_cut, region, self._foresights[turn], guess, costs, mask, strength, there)
+            self._cuts.append(cut)
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
         """Return the CRF proposals ŷ of all volumes, (N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
         self.start(probability, prior, len(probability))
         proposal = torch.zeros_like(probability, dtype=torch.bool) if seeds is None else seeds == 1
-        for index, cut in self._cuts.items():
-            region, mask = self._regions[index], self._masks[index]
-            if mask is not None and cut is not None:
+        for cut in self._cuts:
+            if cut is not None:
                 cut.result()
-                proposal[region.slices][region.box].copy_(mask, non_blocking=True)  # before the residuals are read
-        self._cuts = {}
+        masks = self._masks.to(self._device, non_blocking=True)  # which is read before the residuals are
+        proposal.view(-1)[self._places] = masks
+        self._cuts = []
         self._has_cut = True
         return proposal
 
@@ -147,25 +163,37 @@ class CrfProposer:
         if self._beside is not None and settled is not None:
             self._beside.wait_event(settled)
         with torch.cuda.stream(self._beside):
-            for index in self._turns:
-                foresight, unary = self._foresights[index], self._guessed[index]
-                if foresight is not None and unary is not None:
-                    there = _copy_unary(unary, self._regions[index], probability, prior)
-                    strength = self.strength / prior.mu
-                    self._guesses[index] = self._pool.submit(_guess, foresight, unary, strength, there)
+            there = self._copy_costs(self._guessed, probability, prior, 0, len(self._turns))
         if self._beside is not None:
             torch.cuda.current_stream().wait_stream(self._beside)
+        for turn, foresight in enumerate(self._foresights):
+            if foresight is not None:
+                costs, strength = self._part(self._guessed, turn), self.strength / prior.mu
+                self._guesses[turn] = self._pool.submit(_guess, foresight, costs, strength, there)
 
+    def _host_array(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return a flat array of the regions' voxels; beside a GPU it is pinned, so that copies do not wait."""
+        return torch.empty(self._stops[-1], dtype=dtype, pin_memory=self._device.type == "cuda")
 
-def _copy_unary(host: torch.Tensor, region: Region, probability: torch.Tensor, prior: Prior) -> torch.cuda.Event | None:
-    """Begin to copy a region's costs ½ − s − û to ``host``; return what tells when they are there."""
-    s, u = probability[region.slices][region.box], prior.multiplier[region.slices][region.box]
-    host.copy_(0.5 - s - u, non_blocking=True)
-    if not probability.is_cuda:
-        return None
-    there = torch.cuda.Event(blocking=True)  # a thread that waits leaves its core to others
-    there.record()
-    return there
+    def _part(self, flat: torch.Tensor, turn: int) -> NDArray[Any]:
+        """Return the part of a flat array on the host that is a region's, with its shape."""
+        grid = self._turns[turn].grid
+        assert grid is not None
+        return flat[self._stops[turn] : self._stops[turn + 1]].numpy().reshape(grid.shape)
+
+    def _copy_costs(
+        self, host: torch.Tensor, probability: torch.Tensor, prior: Prior, first: int, last: int
+    ) -> torch.cuda.Event | None:
+        """Begin to copy the costs ½ − s − û of some turns to ``host``; return what tells when they are there."""
+        part = slice(self._stops[first], self._stops[last])
+        places = self._places[part]
+        costs = 0.5 - probability.view(-1)[places] - prior.multiplier.view(-1)[places]
+        host[part].copy_(costs, non_blocking=True)
+        if not probability.is_cuda:
+            return None
+        there = torch.cuda.Event(blocking=True)  # a thread that waits leaves its core to others
+        there.record()
+        return there
 
 
 def _flow_bytes(region: Region) -> int:
@@ -177,27 +205,27 @@ def _cut(
     region: Region,
     foresight: Foresight | None,
     guess: Future[None] | None,
-    unary: torch.Tensor,
-    mask: torch.Tensor,
+    costs: NDArray[np.float32],
+    mask: NDArray[np.bool_],
     strength: float,
     there: torch.cuda.Event | None,
 ) -> None:
-    """Cut a region once its costs ``unary`` are there, into ``mask``; a ``guess`` under way is awaited first."""
+    """Cut a region into ``mask`` once its ``costs`` are there; a ``guess`` under way is awaited first."""
     assert region.grid is not None
     if guess is not None:
         guess.result()
     if there is not None:
         there.synchronize()
     if foresight is not None:
-        mask.numpy()[:] = foresight.cut(unary.numpy(), strength=strength)
+        mask[:] = foresight.cut(costs, strength=strength)
     else:
-        mask.numpy()[:] = region.grid.cut(unary.numpy(), strength=strength, seeds=region.seeds)
+        mask[:] = region.grid.cut(costs, strength=strength, seeds=region.seeds)
 
 
-def _guess(foresight: Foresight, unary: torch.Tensor, strength: float, there: torch.cuda.Event | None) -> None:
+def _guess(foresight: Foresight, costs: NDArray[np.float32], strength: float, there: torch.cuda.Event | None) -> None:
     if there is not None:
         there.synchronize()
-    foresight.guess(unary.numpy(), strength=strength)
+    foresight.guess(costs, strength=strength)
 
 
 class SizeProposer:
