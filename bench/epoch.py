@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, GridConfig
 from discoseg.data.layouts import find_dataset
@@ -131,8 +133,9 @@ def pymaxflow_cuts(material: Material, config: Config) -> Iterator[None]:
     def cut(
         region: Region,
         foresight: Foresight | None,
-        unary: torch.Tensor,
-        mask: torch.Tensor,
+        guess: Future[None] | None,
+        costs: NDArray[np.float32],
+        mask: NDArray[np.bool_],
         strength: float,
         there: torch.cuda.Event | None,
     ) -> None:
@@ -151,10 +154,10 @@ def pymaxflow_cuts(material: Material, config: Config) -> Iterator[None]:
                 strength=strength,
             )
             kept[id(region)] = problem
-        cost = unary.numpy().astype(np.float64)
+        cost = costs.astype(np.float64)
         if region.seeds is not None:
             cost[region.seeds == 0], cost[region.seeds == 1] = 1e6, -1e6
-        mask.numpy()[:] = cut_by_pymaxflow(kept[id(region)]._replace(cost=cost, strength=strength))
+        mask[:] = cut_by_pymaxflow(kept[id(region)]._replace(cost=cost, strength=strength))
 
     with mock.patch("discoseg.proposals._cut", cut), mock.patch.object(material, "idle_cores", False):
         yield
