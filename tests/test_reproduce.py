@@ -77,6 +77,8 @@ def test_a_cell_changes_what_it_names() -> None:
         assert len(_different_parts(cell.config(), replace(cell, variant="").config())) == 1
     both = Cell("ours-rv", "crf+size", 0.1, variant="rho0.1+lambda0.3").config()
     assert (both.admm.rho, both.crf.strength) == (0.1, 0.3)
+    varied = Cell("lv", "crf+size", 0.1, variant="mu1").config()
+    assert (varied.admm.mu_crf, varied.admm.mu_size) == (1.0, 1.0)  # not the task's own
     assert {cell.variant for cell in plan("search", variants=["rho0.1+lambda0.3"])} == {"", "rho0.1+lambda0.3"}
     with pytest.raises(UserError, match="--variants unheard-of: known are lambda"):
         Cell("lv", "crf+size", 0.1, variant="unheard-of").config()

@@ -22,9 +22,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lambda1": {"crf": {"strength": 1.0}},
     "lambda3": {"crf": {"strength": 3.0}},
     "sigma0.02": {"crf": {"sigma": 0.02}},
+    "sigma0.05": {"crf": {"sigma": 0.05}},
     "sigma0.1": {"crf": {"sigma": 0.1}},
     "neighbours6": {"crf": {"neighbours": 6}},
     "neighbours8": {"crf": {"neighbours": 8}},
+    "mu1": {"admm": {"mu_crf": 1.0, "mu_size": 1.0}},
     "mu10": {"admm": {"mu_crf": 10.0, "mu_size": 10.0}},
     "rho0.1": {"admm": {"rho": 0.1}},
     "rho0.3": {"admm": {"rho": 0.3}},
@@ -108,10 +110,11 @@ class Cell:
     def config(self, tasks: Sequence[Task] = (*TASKS, *OURS), epochs: int | None = None) -> Config:
         """Return the training's configuration; other ``epochs`` than its own scale the learning rate's decay along."""
         task = next(task for task in tasks if task.name == self.task)
-        config = _vary(task.config, self.variant)
+        config = task.config
         mu = task.mu.get(self.method) if self.mu is None else self.mu
         if mu is not None:
             config = replace(config, admm=replace(config.admm, mu_crf=mu, mu_size=mu))
+        config = _vary(config, self.variant)
         if epochs is not None:
             every = max(1, round(config.optimiser.lr_every * epochs / config.epochs))
             config = replace(config, epochs=epochs, optimiser=replace(config.optimiser, lr_every=every))
