@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from discoseg.config import PRESETS, Config, GridConfig, from_dict, load_config, to_dict, to_toml
+from discoseg.config import (
+    PRESETS,
+    AugmentConfig,
+    Config,
+    GridConfig,
+    NetworkConfig,
+    from_dict,
+    load_config,
+    load_run_config,
+    to_dict,
+    to_toml,
+)
 from discoseg.errors import UserError
 
 
@@ -15,6 +26,22 @@ def test_toml_round_trip_of_every_preset(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(to_toml(config), encoding="utf-8")
     assert load_config(str(path)) == config
+
+
+def test_a_run_made_before_a_setting_has_its_default(tmp_path: Path) -> None:
+    """Not the preset's of today."""
+    old = replace(PRESETS["default"], network=NetworkConfig(name="enet", width=8), augment=AugmentConfig(crop_min=0.9))
+    path = tmp_path / "config.toml"
+    lines = to_toml(old).splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith(("depth", "crop_max", "foreground_weight"))))
+    assert load_run_config(path) == old
+    assert load_config(str(path)) != old
+
+
+def test_a_preset_takes_another_network(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[network]\nname = "enet"\n')
+    assert load_config(str(path)).network.name == "enet"
 
 
 def test_file_overrides_its_preset_only_where_it_says_so(tmp_path: Path) -> None:

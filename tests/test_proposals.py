@@ -1,6 +1,7 @@
 """Proposals of all volumes at once: each volume's own optimum, however its probabilities arrive."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -103,10 +104,9 @@ def test_nobody_but_its_own_cut_waits_for_a_guess(
     slices: Slices,
     probability: torch.Tensor,
     prior: Prior,
-    pool: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    regions = open_regions(examples, CRF, honour_seeds=True)
+    regions, pool = open_regions(examples, CRF, honour_seeds=True), ThreadPoolExecutor(9)
     plain, proposer = (CrfProposer(regions, CRF.strength, pool, CPU, foresee=foresee) for foresee in (False, True))
     proposer.finish(probability, prior, slices.seeds)
     go_on, guess = threading.Event(), proposals._guess
@@ -118,11 +118,13 @@ def test_nobody_but_its_own_cut_waits_for_a_guess(
     monkeypatch.setattr(proposals, "_guess", late)
     proposer.foresee(probability, prior)
     probability = 1 - probability
+    expected = plain.finish(probability, prior, slices.seeds)  # there are threads enough
     proposer.start(probability, prior, len(probability))  # returns at once
+    time.sleep(0.2)
+    assert not any(cut is not None and cut.done() for cut in proposer._cuts)
     go_on.set()
-    assert torch.equal(
-        proposer.finish(probability, prior, slices.seeds), plain.finish(probability, prior, slices.seeds)
-    )
+    assert torch.equal(proposer.finish(probability, prior, slices.seeds), expected)
+    pool.shutdown()
 
 
 def test_flows_too_large_to_keep_are_not_kept(
@@ -133,16 +135,30 @@ def test_flows_too_large_to_keep_are_not_kept(
     assert proposer._foresights == [None] * len(examples)
 
 
-def test_a_volume_without_unknown_voxels_keeps_its_seeds(
-    examples: list[Example], probability: torch.Tensor, prior: Prior, pool: ThreadPoolExecutor
+@pytest.mark.parametrize("complete", [(0,), (1, 2), (3,), (0, 1, 2, 3)])
+@pytest.mark.parametrize("foresee", [False, True])
+def test_volumes_without_unknown_voxels_keep_their_seeds(
+    examples: list[Example],
+    probability: torch.Tensor,
+    prior: Prior,
+    pool: ThreadPoolExecutor,
+    complete: tuple[int, ...],
+    foresee: bool,
 ) -> None:
-    assert examples[1].truth is not None
-    known = [examples[0], replace(examples[1], seeds=examples[1].truth.astype(np.int8)), *examples[2:]]
-    proposer = CrfProposer(open_regions(known, CRF, honour_seeds=True), CRF.strength, pool, CPU)
-    proposal = proposer.finish(probability, prior, stack_slices(known, CPU).seeds)
-    for example, part in _parts(known):
-        fixed = example.seeds >= 0
-        assert (proposal[part].numpy()[fixed] == example.seeds[fixed]).all()
+    known = [
+        replace(e, seeds=e.truth.astype(np.int8)) if index in complete and e.truth is not None else e
+        for index, e in enumerate(examples)
+    ]
+    regions, seeds = open_regions(known, CRF, honour_seeds=True), stack_slices(known, CPU).seeds
+    proposer = CrfProposer(regions, CRF.strength, pool, CPU, turns=[2, 0, 3, 1], foresee=foresee)
+    for _ in range(2):
+        proposal = proposer.finish(probability, prior, seeds)
+        for example, part in _parts(known):
+            unary = (0.5 - probability[part] - prior.multiplier[part]).numpy()
+            grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
+            expected = grid.cut(unary, strength=0.6 / 2.0, seeds=example.seeds)
+            assert np.array_equal(proposal[part].numpy(), expected)
+        proposer.foresee(probability, prior)
 
 
 @pytest.mark.parametrize("honour", [True, False])

@@ -79,7 +79,13 @@ def test_a_cell_changes_what_it_names() -> None:
     assert (both.admm.rho, both.crf.strength) == (0.1, 0.3)
     varied = Cell("lv", "crf+size", 0.1, variant="mu1").config()
     assert (varied.admm.mu_crf, varied.admm.mu_size) == (1.0, 1.0)  # not the task's own
-    assert {cell.variant for cell in plan("search", variants=["rho0.1+lambda0.3"])} == {"", "rho0.1+lambda0.3"}
+    for variants in (["rho0.1+lambda0.3", "lambda0.3+rho0.1"], ["lambda0.3+rho0.1"]):
+        assert {cell.variant for cell in plan("ablations", variants=variants)} == {"", "lambda0.3+rho0.1"}
+    assert not [cell for cell in plan("search", variants=["deep5"]) if cell.variant and cell.task == "lv"]  # ENet
+    with pytest.raises(UserError, match="two of its parts set the same"):
+        plan("search", variants=["rho0.1+rho0.3"])
+    with pytest.raises(UserError, match="--variants: table1 has none"):
+        plan("table1", variants=["zoom"])
     with pytest.raises(UserError, match="--variants unheard-of: known are lambda"):
         Cell("lv", "crf+size", 0.1, variant="unheard-of").config()
 
@@ -267,6 +273,18 @@ def test_the_search_never_sees_validation_cases(data: Path, tmp_path: Path) -> N
     assert searched["validation"]
     assert not used & set(real["validation"])
     assert "| CRF + size | rho0.1 |" in (tmp_path / "search.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_results_whose_variant_is_gone_are_named(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VARIANTS, "passing", {"admm": {"rho": 0.2}})
+    options = {"device": "cpu", "tasks": TINY}
+    outcome = reproduce("search", data, tmp_path, only="*-passing-*", variants=["passing"], **options)  # type: ignore[arg-type]
+    assert not outcome.notes
+    monkeypatch.delitem(VARIANTS, "passing")
+    outcome = reproduce("search", data, tmp_path, only="*-full-*", **options)  # type: ignore[arg-type]
+    (note,) = outcome.notes
+    assert note.startswith("search-lv-crf+size-eps10-passing-seed0: not shown")
 
 
 def test_several_seeds_give_mean_and_spread(data: Path, made: Path) -> None:

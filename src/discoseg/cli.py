@@ -13,7 +13,7 @@ import tyro
 from tyro.conf import subcommand
 
 from discoseg.commands import Check, Command, Demo, Evaluate, Phantom, Predict, Report, Reproduce, Seeds, Sweep, Train
-from discoseg.config import Config, load_config
+from discoseg.config import Config, load_config, load_run_config
 from discoseg.errors import UserError
 
 
@@ -34,10 +34,9 @@ def parse(arguments: Sequence[str]) -> Command:
 
 def _base_config(arguments: Sequence[str]) -> Config:
     """Return the settings that options override: the preset's, or those of the run that is resumed."""
-    preset = _option(arguments, "--preset")
-    if preset is None and "--resume" in arguments:
-        run = Path(_option(arguments, "--out") or "") / "config.toml"
-        preset = str(run) if run.is_file() else None
+    preset, run = _option(arguments, "--preset"), Path(_option(arguments, "--out") or "") / "config.toml"
+    if preset is None and "--resume" in arguments and run.is_file():
+        return load_run_config(run)
     return load_config(preset or "default")
 
 
@@ -58,7 +57,7 @@ def _one_line(box: str) -> str:
         if line and not line.strip("─"):
             break
         said.append(line)
-    return " ".join(" ".join(said).split()) + "; see --help"
+    return re.sub(r"^Error parsing __\S+: ", "", " ".join(" ".join(said).split())) + "; see --help"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if type(error).__name__ != "OutOfMemoryError" and "allocate memory" not in str(error):
             raise
         print(
-            "discoseg: error: out of memory; lower --optimiser.batch, --grid.shape or --network.width", file=sys.stderr
+            "discoseg: error: out of memory; lower --optimiser.batch, --grid.shape, --network.width or depth",
+            file=sys.stderr,
         )
         status = 2
     except KeyboardInterrupt:

@@ -344,7 +344,7 @@ class Reproduce:
 
     what: Positional[What]
     """A table or figure of the paper, its tasks with the default preset (ours), ablations of CRF + size, or the search
-    for what the paper leaves open."""
+    for what the paper leaves open; these two have full supervision beside them."""
     data: Path
     """Folder with the datasets acdc and promise12 (either may be missing) and, optionally, splits.json."""
     out: Path

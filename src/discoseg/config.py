@@ -48,7 +48,7 @@ class NetworkConfig:
     width: int = 0
     """Features at the first level; 0 takes the network's own (ENet 16, U-Net 64)."""
     depth: int = 0
-    """Poolings of a U-Net, each doubling the features and what it sees; 0 takes its own, 3."""
+    """Poolings of a U-Net, each doubling the features and what it sees; 0 takes its own, 3. ENet's is fixed."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the network on a GPU; losses, weights and a CPU's work are always float32."""
 
@@ -58,7 +58,6 @@ class NetworkConfig:
             self.width == 0 or self.width >= least, f"--network.width {self.width}: {self.name} needs {least} or more"
         )
         _require(0 <= self.depth <= 6, f"--network.depth {self.depth} must be in 0 to 6")
-        _require(self.depth == 0 or self.name == "unet", f"--network.depth {self.depth}: only a U-Net has a depth")
 
 
 @dataclass(frozen=True)
@@ -252,7 +251,7 @@ PRESETS: dict[str, Config] = {
     "paper-acdc-rv": dataclasses.replace(_PAPER_ACDC, label="RV", crf=CrfConfig(strength=100.0, sigma=0.0022)),
     "paper-promise12": Config(
         label="prostate",
-        network=NetworkConfig(name="unet", width=64),
+        network=NetworkConfig(name="unet", width=64, depth=3),
         optimiser=OptimiserConfig(batch=4, lr=1e-4, lr_factor=0.2, lr_every=50, weight_decay=1e-4),
         augment=AugmentConfig(rotate_deg=45.0, crop_min=0.8, flip=True),
         crf=CrfConfig(strength=1000.0, sigma=0.0007),
@@ -271,14 +270,23 @@ def load_config(source: str) -> Config:
     path = Path(source)
     if not path.is_file():
         raise UserError(f"--preset {source}: no such preset ({', '.join(PRESETS)}) nor file")
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from error
+    values = _read_toml(path)
     preset = values.pop("preset", "default")
     if preset not in PRESETS:
         raise UserError(f"{path}: preset {preset!r} is unknown; known are {', '.join(PRESETS)}")
     return from_dict(values, base=PRESETS[preset], where=str(path))
+
+
+def load_run_config(path: Path) -> Config:
+    """Return the settings that a run's config.toml holds; those that came later are as they were before them."""
+    return from_dict(_read_toml(path), base=Config(), where=str(path))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
 
 
 T = TypeVar("T")

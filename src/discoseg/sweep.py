@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from discoseg.config import Config, load_config
+from discoseg.config import Config, load_run_config
 from discoseg.data.files import usable_cores
 from discoseg.errors import UserError
 from discoseg.material import Material
@@ -102,7 +102,7 @@ def _is_finished(run: Path, config: Config) -> bool:
     folder = RunFolder(run)
     if not (folder.final.is_file() and (run / "cases.csv").is_file()):
         return False
-    stored = load_config(str(run / "config.toml"))
+    stored = load_run_config(run / "config.toml")
     return stored == replace(config, size_csv=config.size_csv and config.size_csv.resolve())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from discoseg.config import PRESETS, Config, Method, from_dict
+from discoseg.config import PRESETS, Config, Method, flatten, from_dict
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 
@@ -126,9 +126,12 @@ def plan(
 ) -> list[Cell]:
     """Return the trainings that ``what`` needs, with the random seeds 0 to ``seeds`` − 1, the most telling first.
 
-    Ablations and the search have those ``variants``, or else each single one.
+    Ablations and the search have those ``variants``, or else each single one, where they change a task's settings.
     """
-    cells = [cell for task in tasks for cell in _plan_task(what, task, variants)]
+    if variants and what not in ("ablations", "search"):
+        raise UserError(f"--variants: {what} has none, only ablations and search do")
+    names = list(dict.fromkeys(_canonical(variant) for variant in variants)) or list(VARIANTS)
+    cells = [cell for task in tasks for cell in _plan_task(what, task, names)]
     if what == "table1":
         cells.sort(key=lambda cell: (cell.method, cell.eps) not in _HEADLINE)  # a stable sort
     return [replace(cell, seed=seed) for seed in range(seeds) for cell in cells]
@@ -139,12 +142,23 @@ def is_variant(name: str) -> bool:
     return all(part in VARIANTS for part in name.split("+"))
 
 
+def _canonical(variant: str) -> str:
+    """Return the one name of a variant, whatever the order of its parts; refuse what has none."""
+    parts = variant.split("+")
+    if not is_variant(variant):
+        raise UserError(f"--variants {variant}: known are {', '.join(VARIANTS)}, and several joined by +")
+    keys = [key for part in parts for key in flatten(VARIANTS[part])]
+    if len(keys) != len(set(keys)):
+        raise UserError(f"--variants {variant}: two of its parts set the same")
+    return "+".join(part for part in VARIANTS if part in parts)
+
+
 def _vary(config: Config, variant: str) -> Config:
     """Return a configuration with the settings of a variant, or of several joined by ``+``."""
-    if variant and not is_variant(variant):
-        raise UserError(f"--variants {variant}: known are {', '.join(VARIANTS)}, and several joined by +")
-    for name in variant.split("+") if variant else ():
+    for name in _canonical(variant).split("+") if variant else ():
         config = from_dict(VARIANTS[name], base=config, where=name)
+    if config.network.name == "enet":  # whose depth is fixed
+        config = replace(config, network=replace(config.network, depth=0))
     return config
 
 
@@ -172,14 +186,10 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             return [Cell(name, method, _eps(method, 0.1)) for method in methods]
         case "ablations" | "search":
             tuning = what == "search"
-            fitting = [
-                v
-                for v in variants or VARIANTS
-                if not {"deep5", "shallow"} & {*v.split("+")} or task.config.network.name == "unet"
-            ]
-            changes = [v for v in fitting if _vary(task.config, v) != task.config]
-            varied = [Cell(name, "crf+size", 0.1, variant=variant, tuning=tuning) for variant in ("", *changes)]
-            return [Cell(name, "full", tuning=tuning), *varied]
+            plain = Cell(name, "crf+size", 0.1, tuning=tuning)
+            varied = [replace(plain, variant=variant) for variant in variants]
+            changed = [cell for cell in varied if cell.config([task]) != plain.config([task])]
+            return [Cell(name, "full", tuning=tuning), plain, *changed]
 
 
 def _eps(method: Method, eps: float) -> float | None:

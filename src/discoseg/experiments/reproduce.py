@@ -10,7 +10,7 @@ result are not made again, those begun go on. Results of several machines merge 
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -74,9 +74,12 @@ def reproduce(
     made = Reproduction()
     results = read_results(out / "results")
     most = max((result.cell.seed + 1 for result in results.values()), default=0)
-    found = [v for v in dict.fromkeys(result.cell.variant for result in results.values()) if is_variant(v)]
-    shown_variants = [*dict.fromkeys([*(cell.variant for cell in planned if cell.variant), *found])]
-    cells = plan(what, seeds=max(seeds, most), variants=shown_variants, tasks=tasks)
+    varied = _varied(what, results)
+    known = [cell.variant for cell in (*planned, *varied) if is_variant(cell.variant)]
+    cells = plan(what, seeds=max(seeds, most), variants=known, tasks=tasks)
+    for cell in varied:
+        if cell not in cells:
+            made.notes.append(f"{cell.name}: not shown, because its settings have no name or are the task's own by now")
     for cell in cells:
         if cell.name in results:
             path = out / "results" / f"{cell.name}.json"
@@ -92,6 +95,14 @@ def reproduce(
     if failures:
         raise UserError("; ".join(failures))
     return made
+
+
+def _varied(what: What, results: Mapping[str, Result]) -> list[Cell]:
+    """Return the trainings with a variant that have a result and belong to these ablations or this search."""
+    if what not in ("ablations", "search"):
+        return []
+    cells = [result.cell for result in results.values()]
+    return [cell for cell in cells if cell.variant and cell.tuning == (what == "search")]
 
 
 def _make(

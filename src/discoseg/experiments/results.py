@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from discoseg.config import Config, flatten, from_dict, load_config, to_dict
+from discoseg.config import Config, flatten, from_dict, load_run_config, to_dict
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
 from discoseg.experiments.plan import Cell
@@ -67,7 +67,7 @@ def keep_result(cell: Cell, config: Config, run: Path, folder: Path) -> Result |
     if not RunFolder(run).final.is_file():
         return None
     (read,) = read_runs([run])
-    if len(read.metrics["epoch"]) != config.epochs or load_config(str(run / "config.toml")) != config:
+    if len(read.metrics["epoch"]) != config.epochs or load_run_config(run / "config.toml") != config:
         return None
     result = _summarise(cell, read)
     folder.mkdir(parents=True, exist_ok=True)
