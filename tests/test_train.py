@@ -284,6 +284,13 @@ def test_a_start_that_fails_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_network_too_deep_for_the_slices_is_said(examples: list[Example], tmp_path: Path) -> None:
+    config = replace(SMALL, network=NetworkConfig(name="unet", width=1, depth=5), optimiser=OptimiserConfig(batch=1))
+    with pytest.raises(UserError, match="depth 5 leaves one pixel of a slice of 32×32"):
+        _run(examples, config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_cuda_without_cuda_is_said() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")

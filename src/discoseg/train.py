@@ -187,6 +187,7 @@ def choose_device(name: str) -> torch.device:
 def start_state(slices: Slices, config: Config) -> State:
     """Return the state before the first epoch, its weights drawn from torch's global generator."""
     device = slices.image.device
+    _require_normalisable(slices, config)
     network = build_network(
         config.network.name,
         channels=slices.image.shape[1],
@@ -220,6 +221,18 @@ def start_state(slices: Slices, config: Config) -> State:
         average=torch.zeros(slices.seeds.shape if config.averages else 0, device=device),
         slice_sums=slice_sums,
     )
+
+
+def _require_normalisable(slices: Slices, config: Config) -> None:
+    """Refuse a step of one slice that the network shrinks to one pixel: a batch of one value has no variance."""
+    _, rows, columns = slices.seeds.shape
+    batch = config.optimiser.batch
+    alone = min(batch, len(slices)) == 1 or len(slices) % batch == 1
+    if alone and config.network.name == "unet" and max(rows, columns) <= 2 ** (config.network.depth or 3):
+        raise UserError(
+            f"--network.depth {config.network.depth or 3} leaves one pixel of a slice of {rows}×{columns}, and a batch "
+            "has one slice: lower it, or change --optimiser.batch"
+        )
 
 
 def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
