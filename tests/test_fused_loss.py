@@ -1,5 +1,7 @@
 """The loss by the Triton kernels against torch's formulas: on a GPU, or on the CPU by Triton's interpreter."""
 
+from unittest import mock
+
 import pytest
 import torch
 from torch import Tensor
@@ -121,6 +123,8 @@ def test_targets_are_the_very_ones_of_torch(priors: int) -> None:
     for prior in stack:
         prior.doubled.random_(0, 3)
         prior.multiplier.normal_()
-    ours = stack_targets(stack, index)
+    with mock.patch.object(fused_loss, "gather_targets", wraps=fused_loss.gather_targets) as gather:
+        ours = stack_targets(stack, index)
+    assert gather.called
     with kernels_on():
         assert torch.equal(ours, stack_targets(stack, index))

@@ -14,6 +14,7 @@ from discoseg.networks import build_network
 from discoseg.networks.convolution import Convolution, WeightGradients, _Convolve, parameter_gradients
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
+fused_pointwise = pytest.importorskip("discoseg.networks.fused_pointwise")
 fused_weights = pytest.importorskip("discoseg.networks.fused_weights")
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -193,7 +194,14 @@ def test_a_whole_network_has_torchs_gradients(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "current_stream", mock.MagicMock())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    ours = run(beside)
+    with (
+        mock.patch.object(fused_pointwise, "convolve", wraps=fused_pointwise.convolve) as convolve,
+        mock.patch.object(fused_pointwise, "normalise_convolve", wraps=fused_pointwise.normalise_convolve) as both,
+    ):
+        ours = run(beside)
+    if name == "enet":
+        assert convolve.called
+        assert both.called
     scale = max(gradient.abs().max().item() for gradient in theirs[1:])
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * scale)
