@@ -17,8 +17,8 @@ def sample_transforms(
 
     Each rotates by up to ±``rotate_deg``, shows a random window whose sides are ``crop`` (least, most) of the
     image's, and flips either axis with probability ½. Before it is rotated, the smaller of window and image lies within
-    the other. A map takes an output position (x, y) to an input position, both relative to the centre: the 2×2 part in pixels, the offset in
-    half sides.
+    the other. A map takes an output position (x, y) to an input position, both relative to the centre: the 2×2 part in
+    pixels, the offset in half sides.
     """
     least, most = crop
     if rotate_deg == 0 and least == most == 1 and not flip:
