@@ -157,7 +157,7 @@ class PottsGrid:
         unknown = known < 0
         box, pairs = self._weights_in(box_around(unknown) if unknown.any() else _ONE_VOXEL)
         near = np.ascontiguousarray(known[box])
-        charges = charges_of_seeds(near.ravel(), pairs.weights, pairs.steps)
+        charges = np.empty(0) if seeds is None else charges_of_seeds(near.ravel(), pairs.weights, pairs.steps)
         (charged,) = charges.nonzero()
         self._part = part = Part(
             seeds=known if seeds is not None else np.empty((0, 0, 0), np.int8),

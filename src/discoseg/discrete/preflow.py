@@ -56,12 +56,16 @@ class Flow(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Memory to solve in, contents undefined."""
+    """Memory to solve in, contents undefined; arrays are (voxels,) unless said otherwise."""
 
-    lists: NDArray[np.int32]  # (6, voxels + 2), a preflow's
-    cost: NDArray[np.float64]  # (voxels,) in the memory of the lists, so not any more once there is a preflow
-    undecided: NDArray[np.bool_]  # (voxels,)
-    inside: NDArray[np.bool_]  # (voxels,)
+    cost: NDArray[np.float64]  # in the memory of `filled`, so not any more once there is a preflow
+    filled: NDArray[np.int32]  # (2, voxels), those of a preflow's lists that are filled anyway
+    live: NDArray[np.int32]
+    queue: NDArray[np.int32]
+    first: NDArray[np.int32]  # (voxels + 2,)
+    level_size: NDArray[np.int32]  # (voxels + 2,)
+    undecided: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
 
 
 def borrow_flow(voxels: int, arcs: int) -> Flow:
@@ -73,19 +77,24 @@ def borrow_flow(voxels: int, arcs: int) -> Flow:
 def borrow_room(voxels: int) -> Room:
     """Return memory that is valid until the same thread borrows the next."""
     assert voxels < 2**31 - 2
-    lists = borrow("lists", 6 * (voxels + 2), np.int32).reshape(6, voxels + 2)
-    masks = borrow("masks", 2 * voxels, np.bool_)
-    return Room(lists, borrow("lists", voxels, np.float64), masks[:voxels], masks[voxels:])
+    filled = borrow("filled", 2 * voxels, np.int32)
+    # Memory that is never touched costs nothing, but in one large array whole huge pages would be touched at once.
+    return Room(
+        cost=filled.view(np.float64),
+        filled=filled.reshape(2, voxels),
+        live=borrow("live", voxels, np.int32),
+        queue=borrow("queue", voxels, np.int32),
+        first=borrow("first", voxels + 2, np.int32),
+        level_size=borrow("level_size", voxels + 2, np.int32),
+        undecided=borrow("undecided", voxels, np.bool_),
+        inside=borrow("inside", voxels, np.bool_),
+    )
 
 
 @njit(nogil=True, cache=True)
 def new_preflow(flow, free, weights, steps, scale, room):  # type: ignore[no-untyped-def]
-    """Return the state before the first push, which lies in `flow` and `room`; `free` is copied.
-
-    Memory that is never touched costs nothing, so nothing is filled that need not be.
-    """
-    lists, undecided = room.lists, room.undecided
-    label = lists[0, : free.size]
+    """Return the state before the first push, which lies in `flow` and `room`; `free` is copied."""
+    label, undecided = room.filled[0], room.undecided
     for p in range(free.size):
         label[p] = 0
         undecided[p] = free[p]
@@ -98,11 +107,11 @@ def new_preflow(flow, free, weights, steps, scale, room):  # type: ignore[no-unt
         residual=flow.residual,
         outgoing=flow.outgoing,
         label=label,
-        live=lists[1],
-        queue=lists[2],
-        following=lists[3],
-        first=lists[4],
-        level_size=lists[5],
+        live=room.live,
+        queue=room.queue,
+        following=room.filled[1],
+        first=room.first,
+        level_size=room.level_size,
         now=np.zeros(3, np.int64),
     )
 
