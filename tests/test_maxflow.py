@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from discoseg.discrete import PottsGrid
 from discoseg.discrete.contrast import arc_steps, distances_mm, forward_offsets
 from discoseg.discrete.maxflow import maximise
-from discoseg.discrete.preflow import MAX_CAPACITY, new_preflow
+from discoseg.discrete.preflow import MAX_CAPACITY, Flow, borrow_room, new_preflow
 
 maxflow = pytest.importorskip("maxflow")
 
@@ -92,7 +92,8 @@ def test_flow_is_conserved_and_maximal() -> None:
         weights[((at < 0) | (at >= shape)).any(axis=1), j] = 0
     excess = rng.integers(-2000, 2000, size)
     start = excess.copy()
-    g = new_preflow(excess, np.ones(size, bool), weights, steps, 500.0)
+    flow = Flow(excess, np.empty((size, 26), np.int32), np.zeros(size, np.uint32))
+    g = new_preflow(flow, np.ones(size, bool), weights, steps, 500.0, borrow_room(size))
     maximise(g)
     assert g.excess.sum() == start.sum()
     written = g.outgoing >> np.uint32(31) == 1

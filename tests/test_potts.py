@@ -95,6 +95,20 @@ def test_seeds_equal_costs_that_cannot_be_paid(neighbours: int) -> None:
         assert cut.flow == pytest.approx(cut.energy, rel=1e-6)
 
 
+def test_seeds_changed_in_place_are_seen() -> None:
+    rng = np.random.default_rng(2)
+    shape = (3, 8, 9)
+    grid, image = random_grid(rng, shape, 26)
+    unary, seeds = rng.normal(size=shape), random_seeds(rng, shape)
+    for _ in range(3):
+        fresh = PottsGrid(image, spacing_mm=SPACING_MM, sigma=0.3, neighbours=26)
+        np.testing.assert_array_equal(
+            grid.cut(unary, strength=0.5, seeds=seeds), fresh.cut(unary, strength=0.5, seeds=seeds)
+        )
+        np.testing.assert_array_equal(grid.cut(unary, strength=0.5), fresh.cut(unary, strength=0.5))
+        seeds[rng.random(shape) < 0.2] = 1
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[PottsGrid, NDArray, float, NDArray[np.int8], NDArray]:
     axes = draw(st.sampled_from([2, 3]))

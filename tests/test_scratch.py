@@ -6,7 +6,7 @@ from threading import Barrier
 import numpy as np
 
 from discoseg.discrete import scratch
-from discoseg.discrete.scratch import borrow, borrow_zeros
+from discoseg.discrete.scratch import borrow
 
 
 def test_is_kept_and_grows() -> None:
@@ -15,7 +15,6 @@ def test_is_kept_and_grows() -> None:
     assert np.shares_memory(first, borrow("test", 50, np.int64))
     assert not np.shares_memory(first, borrow("other", 100, np.int32))
     assert borrow("test", 1000, np.float32).shape == (1000,)
-    assert not borrow_zeros("test", 100, np.int32).any()
 
 
 def test_threads_have_their_own() -> None:

@@ -98,27 +98,36 @@ def surface_weight(
 
 
 @njit(nogil=True, cache=True)
-def charge_seed_pairs(
-    cost: NDArray[np.float64],
-    seeds: NDArray[np.int8],
-    weights: NDArray[np.float32],
-    steps: NDArray[np.int64],
-    strength: float,
-) -> None:
-    """Charge each pair of an unknown voxel and a seed to the cost of the unknown voxel, in place.
+def charges_of_seeds(
+    seeds: NDArray[np.int8], weights: NDArray[np.float32], steps: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return what its pairs with seeds add to the cost of each unknown voxel, (voxels,), for a strength of 1.
 
-    cost, seeds: (voxels,). weights: (voxels, neighbours / 2). steps: (neighbours,).
+    seeds: (voxels,). weights: (voxels, neighbours / 2). steps: (neighbours,).
     """
+    charges = np.zeros(seeds.size)
     half = weights.shape[1]
     for j in range(half):
         step = steps[half + j]
         if step <= 0:  # leaves this narrow grid from everywhere
             continue
-        later_seeds, later_cost = seeds[step:], cost[step:]
-        for p in range(cost.size - step):
+        later_seeds, later_charges = seeds[step:], charges[step:]
+        for p in range(seeds.size - step):
             # A later neighbour off the grid has the weight 0, whatever voxel is found in its place.
             if (seeds[p] ^ later_seeds[p]) < 0:  # one is -1 and the other not
                 if seeds[p] < 0:
-                    cost[p] += strength * weights[p, j] * (1 - 2 * later_seeds[p])
+                    charges[p] += weights[p, j] * (1 - 2 * later_seeds[p])
                 else:
-                    later_cost[p] += strength * weights[p, j] * (1 - 2 * seeds[p])
+                    later_charges[p] += weights[p, j] * (1 - 2 * seeds[p])
+    return charges
+
+
+@njit(nogil=True, cache=True)
+def same_seeds(one: NDArray[np.int8], other: NDArray[np.int8]) -> bool:
+    """Say whether two arrays (z, y, x) are equal, without Python's lock, which numpy would take several times."""
+    if one.shape != other.shape:
+        return False
+    differing = 0
+    for a, b in zip(one.ravel(), other.ravel()):  # noqa: B905
+        differing += a != b
+    return differing == 0

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from discoseg.discrete.preflow import ARCS, ONE, WRITTEN, Preflow, lowest_arc, write_arcs
+from discoseg.discrete.preflow import ARCS, ONE, WRITTEN, Preflow, inner, lowest_arc, write_arcs
 
 RELABEL_WORK = 12  # voxels scanned, as a multiple of the live ones, between two searches for exact labels
 FIRST_CEILING = 4  # arcs that excess is pushed over at first; it doubles whenever nothing is left within it
@@ -31,7 +31,7 @@ def maximise(g: Preflow) -> None:
     it shows that it cannot get away; most of it is found dead by the next search instead.
     """
     _start(g)
-    ceiling = FIRST_CEILING
+    ceiling = np.int64(FIRST_CEILING)  # typed, or numba would compile all for the constant and again for others
     while True:
         _relabel_globally(g, ceiling)
         waiting = _list_active(g, ceiling)
@@ -45,7 +45,7 @@ def maximise(g: Preflow) -> None:
 # Below, fields are taken out of the tuple before a loop: each access counts references, which is slow.
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _start(g: Preflow) -> None:
     """Make every free voxel without a deficit live; its arcs may have been written by an earlier flow."""
     steps, weights, free, residual, outgoing = g.steps, g.weights, g.free, g.residual, g.outgoing
@@ -62,7 +62,7 @@ def _start(g: Preflow) -> None:
     g.now[_LIVE] = listed
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _relabel_globally(g: Preflow, ceiling: int) -> None:
     """Set exact labels up to the ceiling by breadth-first search backwards from the deficits.
 
@@ -105,7 +105,7 @@ def _relabel_globally(g: Preflow, ceiling: int) -> None:
     _list_live(g, tail, top)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _list_live(g: Preflow, count: int, top: int) -> None:
     """List the `count` live voxels, in the order of memory where they are many, and count those of each level."""
     label, live, level_size = g.label, g.live, g.level_size
@@ -125,7 +125,7 @@ def _list_live(g: Preflow, count: int, top: int) -> None:
     g.now[_TOP] = top
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _list_active(g: Preflow, ceiling: int) -> int:
     """Chain the live voxels that have an excess, level by level, the first in memory first; count those above."""
     excess, label, live, following, first = g.excess, g.label, g.live, g.following, g.first
@@ -144,7 +144,7 @@ def _list_active(g: Preflow, ceiling: int) -> int:
     return waiting
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _discharge_highest(g: Preflow, limit: int, ceiling: int) -> int:
     """Discharge active voxels, the highest first, until none is left or `limit` voxels have been scanned.
 
@@ -220,7 +220,7 @@ def _discharge_highest(g: Preflow, limit: int, ceiling: int) -> int:
     return waiting
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(inline="always")
 def _move(p, k, q, left, opposite, residual, outgoing):  # type: ignore[no-untyped-def]
     """Move as much of `left` as fits over arc k from p to q, and return how much that was."""
     room = np.int64(residual[p, k])
@@ -233,7 +233,7 @@ def _move(p, k, q, left, opposite, residual, outgoing):  # type: ignore[no-untyp
     return amount
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _flood(p, steps, outgoing, label, queue, level_size):  # type: ignore[no-untyped-def]
     """Declare dead the voxel p and all that it could push to."""
     dead = np.int32(label.size + 1)
@@ -255,7 +255,7 @@ def _flood(p, steps, outgoing, label, queue, level_size):  # type: ignore[no-unt
                 tail += 1
 
 
-@njit(nogil=True, cache=True)
+@inner
 def add_pushed_to(mask: NDArray[np.bool_], g: Preflow) -> None:
     """Extend a mask by the voxels that its voxels can push to."""
     steps, outgoing, queue = g.steps, g.outgoing, g.queue
@@ -278,7 +278,7 @@ def add_pushed_to(mask: NDArray[np.bool_], g: Preflow) -> None:
                 tail += 1
 
 
-@njit(nogil=True, cache=True)
+@inner
 def add_draining(mask: NDArray[np.bool_], g: Preflow) -> None:
     """Extend the mask of the deficits by the voxels that can push to them: all of them are live."""
     label, live = g.label, g.live

@@ -8,17 +8,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from discoseg.discrete.contrast import (
     arc_steps,
-    charge_seed_pairs,
+    charges_of_seeds,
     contrast_weights,
     distances_mm,
     forward_offsets,
+    same_seeds,
     surface_weight,
 )
-from discoseg.discrete.foresight import ForeseenCut
-from discoseg.discrete.mincut import Pairs, smallest_cut
+from discoseg.discrete.mincut import NO_GUESS, Guess, Pairs, Part, begin_cut, cut
+from discoseg.discrete.preflow import Flow, borrow_flow, borrow_room
 from discoseg.errors import UserError
 
 Box = tuple[slice, slice, slice]
+
+_ONE_VOXEL = slice(0, 1), slice(0, 1), slice(0, 1)  # in place of the box around unknown voxels, where there are none
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,6 @@ class Cut:
 
 class _Weights(NamedTuple):
     box: Box
-    shape: tuple[int, ...]
     pairs: Pairs
 
 
@@ -47,7 +49,8 @@ class PottsGrid:
         w_pq = exp(−d² / 2σ²) / (their distance in mm)
 
     Weights are computed for the part of the image that the cuts so far needed: with seeds, the box around the unknown
-    voxels. Cuts of the same grid or of different ones may run on several threads at once.
+    voxels. A cut with the seeds of the last one takes over what those leave open. Cuts of the same grid or of different
+    ones may run on several threads at once.
 
     >>> grid = PottsGrid(np.array([[0.1, 0.1, 0.9, 0.9]]), spacing_mm=(1, 1), sigma=0.1)
     >>> grid.cut(np.array([[-3.0, 1.0, 0.2, 0.2]]), strength=2).astype(int)
@@ -84,6 +87,7 @@ class PottsGrid:
         self._offsets = np.pad(offsets, ((0, 0), (3 - image.ndim, 0)))
         self._image = np.ascontiguousarray(self._as_volume(image))
         self._weights: _Weights | None = None
+        self._part: Part | None = None  # of the last cut
 
     def cut(self, unary: ArrayLike, *, strength: float, seeds: NDArray[np.int8] | None = None) -> NDArray[np.bool_]:
         """Return the mask of least energy; of several the smallest (the one that all others contain).
@@ -93,53 +97,37 @@ class PottsGrid:
 
             argmin_y  Σ_p unary_p y_p  +  strength · Σ_pq w_pq |y_p − y_q|     (each pair of neighbours once)
         """
-        mask, _ = self._solve(self._checked(unary, "unary"), strength, seeds)
-        return mask.reshape(self.shape)
+        return self._cut(unary, strength, seeds)[0]
 
     def cut_with_flow(self, unary: ArrayLike, *, strength: float, seeds: NDArray[np.int8] | None = None) -> Cut:
         """Return what `cut` does together with its energy and the maximum flow that bounds every energy below."""
-        cost = self._checked(unary, "unary")
-        mask, gain = self._solve(cost, strength, seeds)
-        known = np.zeros_like(mask) if seeds is None else self._checked_seeds(seeds) == 1
-        flow = self._energy(known, cost, strength) + gain
-        return Cut(mask.reshape(self.shape), self._energy(mask, cost, strength), flow)
+        mask, gain = self._cut(unary, strength, seeds)
+        known = np.zeros_like(mask) if seeds is None else seeds == 1
+        flow = self.energy(known, unary, strength=strength) + gain
+        return Cut(mask, self.energy(mask, unary, strength=strength), flow)
 
     def energy(self, mask: NDArray[np.bool_], unary: ArrayLike, *, strength: float) -> float:
         """Return the energy of a mask of the image's shape (see `cut`), in double precision."""
         volume = np.ascontiguousarray(self._checked(mask, "mask").astype(bool))
-        return self._energy(volume, self._checked(unary, "unary"), strength)
+        cost = self._checked(unary, "unary")
+        surface = surface_weight(volume, self._image, self._offsets, self._distances_mm, self._sigma)
+        return float(cost[volume].sum(dtype=np.float64)) + strength * surface
 
-    def _energy(self, mask: NDArray[np.bool_], cost: NDArray, strength: float) -> float:
-        surface = surface_weight(mask, self._image, self._offsets, self._distances_mm, self._sigma)
-        return float(cost[mask].sum(dtype=np.float64)) + strength * surface
+    def _cut(
+        self, unary: ArrayLike, strength: float, seeds: NDArray[np.int8] | None
+    ) -> tuple[NDArray[np.bool_], float]:
+        """Return the mask and the energy it gains over the foreground seeds alone, by the flow."""
+        part = self._open(None if seeds is None else self._checked_seeds(seeds))
+        return self._solve(unary, strength, part, borrow_flow(part.free.size, self.neighbours), NO_GUESS)
 
-    def _solve(self, cost: NDArray, strength: float, seeds: NDArray[np.int8] | None) -> tuple[NDArray[np.bool_], float]:
-        """Return the mask (z, y, x) and the energy it gains over the foreground seeds alone, by the flow."""
-        if not 0 <= strength < np.inf:
-            raise UserError(f"strength is {strength}: it must not be negative")
-        if seeds is None:
-            weights = self._weights_in(self._everything)
-            flat = np.ravel(cost)
-            free = np.ones(flat.size, dtype=np.bool_)
-            mask, gain = smallest_cut(flat, free, weights.pairs, float(strength))
-            return mask.reshape(weights.shape), gain
-        seeds = self._checked_seeds(seeds)
-        mask = seeds == 1
-        unknown = seeds < 0
-        if not unknown.any():
-            return mask, 0.0
-        weights = self._weights_in(box_around(unknown))
-        near = np.ascontiguousarray(seeds[weights.box]).ravel()
-        flat = np.array(cost[weights.box], dtype=np.float64).ravel()
-        charge_seed_pairs(flat, near, weights.pairs.weights, weights.pairs.steps, float(strength))
-        inner, gain = smallest_cut(flat, near < 0, weights.pairs, float(strength))
-        mask[weights.box] |= inner.reshape(weights.shape)
-        return mask, gain
-
-    @property
-    def _everything(self) -> Box:
-        z, y, x = (slice(0, size) for size in self._image.shape)
-        return z, y, x
+    def _solve(
+        self, unary: ArrayLike, strength: float, part: Part, flow: Flow, guess: Guess
+    ) -> tuple[NDArray[np.bool_], float]:
+        cost = self._as_costs(unary, strength)
+        mask = np.empty(cost.shape, np.bool_)
+        finite, gain = cut(cost, float(strength), part, flow, guess, borrow_room(part.free.size), mask)
+        _require_finite(finite, "unary")
+        return mask.reshape(self.shape), gain
 
     def foresee(self, seeds: NDArray[np.int8] | None = None) -> "Foresight":
         """Return what cuts this grid like `cut` does, but can begin with a guess of the unary costs."""
@@ -156,31 +144,68 @@ class PottsGrid:
         image = np.ascontiguousarray(self._image[box])
         values, totals = contrast_weights(image, self._offsets, self._distances_mm, self._sigma)
         steps = arc_steps(self._offsets, image.shape)
-        weights = _Weights(box, image.shape, Pairs(steps, values, totals, float(values.max())))
+        weights = _Weights(box, Pairs(steps, values, totals, float(values.max())))
         self._weights = weights
         return weights
+
+    def _open(self, seeds: NDArray[np.int8] | None) -> Part:
+        """Return what seeds (z, y, x) leave open, from the last cut if its seeds were the same."""
+        kept = self._part
+        if kept is not None and (kept.seeds.size == 0 if seeds is None else same_seeds(kept.seeds, seeds)):
+            return kept
+        known = np.full(self._image.shape, -1, np.int8) if seeds is None else seeds.copy()
+        unknown = known < 0
+        box, pairs = self._weights_in(box_around(unknown) if unknown.any() else _ONE_VOXEL)
+        near = np.ascontiguousarray(known[box])
+        charges = np.empty(0) if seeds is None else charges_of_seeds(near.ravel(), pairs.weights, pairs.steps)
+        (charged,) = charges.nonzero()
+        self._part = part = Part(
+            seeds=known if seeds is not None else np.empty((0, 0, 0), np.int8),
+            corner=(box[0].start, box[1].start, box[2].start),
+            shape=near.shape,
+            free=near.ravel() < 0,
+            charged=charged,
+            charges=charges[charged],
+            pairs=pairs,
+        )
+        return part
 
     def _as_volume(self, array: NDArray) -> NDArray:
         return array if array.ndim == 3 else array[np.newaxis]
 
-    def _checked(self, array: ArrayLike, name: str) -> NDArray:
+    def _shaped(self, array: ArrayLike, name: str) -> NDArray:
         array = np.asarray(array)
         if array.shape != self.shape:
             raise UserError(f"{name} has the shape {array.shape}, the image {self.shape}")
-        if not np.isfinite(array).all():
-            raise UserError(f"{name} has NaN or infinite values")
         return self._as_volume(array)
+
+    def _checked(self, array: ArrayLike, name: str) -> NDArray:
+        volume = self._shaped(array, name)
+        _require_finite(bool(np.isfinite(volume).all()), name)
+        return volume
 
     def _checked_seeds(self, seeds: NDArray[np.int8]) -> NDArray[np.int8]:
         if seeds.shape != self.shape:
             raise UserError(f"seeds have the shape {seeds.shape}, the image {self.shape}")
-        return self._as_volume(np.asarray(seeds, dtype=np.int8))
+        return np.ascontiguousarray(self._as_volume(seeds), dtype=np.int8)
+
+    def _as_costs(self, unary: ArrayLike, strength: float) -> NDArray[np.floating]:
+        """Return unary costs as compiled code takes them; whether they are finite it sees itself."""
+        if not 0 <= strength < np.inf:
+            raise UserError(f"strength is {strength}: it must not be negative")
+        volume = self._shaped(unary, "unary")
+        return np.ascontiguousarray(volume, dtype=np.float32 if volume.dtype == np.float32 else np.float64)
+
+
+def _require_finite(finite: bool, name: str) -> None:
+    if not finite:
+        raise UserError(f"{name} has NaN or infinite values")
 
 
 class Foresight:
     """Cuts of one grid with the same seeds, each of which may be begun before its unary costs are known.
 
-    It keeps the flow of the guess: 4 bytes an arc and 30 a voxel of the box around the unknown voxels. To be used by
+    It keeps the flow of the guess: 4 bytes an arc and 22 a voxel of the box around the unknown voxels. To be used by
     one thread at a time.
 
     >>> grid = PottsGrid(np.array([[0.1, 0.1, 0.9, 0.9]]), spacing_mm=(1, 1), sigma=0.1)
@@ -192,47 +217,36 @@ class Foresight:
 
     def __init__(self, grid: PottsGrid, seeds: NDArray[np.int8] | None) -> None:
         self._grid = grid
-        known = np.full(grid.shape, -1, np.int8) if seeds is None else seeds
-        self._seeds = grid._checked_seeds(known)
-        self._foreground = self._seeds == 1
-        self._flow: ForeseenCut | None = None  # made with the first guess or cut, in the thread that needs it
-        self._charges: NDArray[np.float64] = np.empty(0)
+        self._seeds = None if seeds is None else grid._checked_seeds(seeds)
+        self._guess = NO_GUESS
+        self._begun: tuple[Part, Flow, NDArray[np.int64]] | None = None
 
     def guess(self, unary: ArrayLike, *, strength: float) -> None:
         """Solve for unary costs of the image's shape that are near those of the next cut."""
-        self._begin()
-        if self._flow is not None:
-            self._flow.guess(self._costs(unary, strength), float(strength))
+        self._guess = NO_GUESS
+        part, flow, units = self._begin()
+        cost, room = self._grid._as_costs(unary, strength), borrow_room(units.size)
+        finite, unit, inside_pushes = begin_cut(cost, float(strength), part, flow, units, room)
+        _require_finite(finite, "unary")
+        self._guess = Guess(units, unit, float(strength), inside_pushes)
 
     def cut(self, unary: ArrayLike, *, strength: float) -> NDArray[np.bool_]:
         """Return the mask that :meth:`PottsGrid.cut` returns, up to the resolution of its integers.
 
         That is the guess's, at most 16 times coarser: 1e-6 of a mean cost.
         """
-        self._begin()
-        mask = self._foreground.copy()
-        if self._flow is not None:
-            inner = self._flow.cut(self._costs(unary, strength), float(strength))
-            mask[self._box] |= inner.reshape(mask[self._box].shape)
-        return mask.reshape(self._grid.shape)
+        guess, self._guess = self._guess, NO_GUESS
+        part, flow, _ = self._begin()
+        return self._grid._solve(unary, strength, part, flow, guess)[0]
 
-    def _begin(self) -> None:
-        unknown = self._seeds < 0
-        if self._flow is not None or not unknown.any():
-            return
-        weights = self._grid._weights_in(box_around(unknown))
-        near = np.ascontiguousarray(self._seeds[weights.box]).ravel()
-        self._charges = np.zeros(near.size)
-        charge_seed_pairs(self._charges, near, weights.pairs.weights, weights.pairs.steps, 1.0)
-        self._box = weights.box
-        self._flow = ForeseenCut(near < 0, weights.pairs)
-
-    def _costs(self, unary: ArrayLike, strength: float) -> NDArray[np.float64]:
-        """Return the costs of the box's voxels, (voxels,), with the pairs that join them to seeds."""
-        if not 0 <= strength < np.inf:
-            raise UserError(f"strength is {strength}: it must not be negative")
-        cost = np.asarray(self._grid._checked(unary, "unary")[self._box], dtype=np.float64)
-        return cost.ravel() + strength * self._charges
+    def _begin(self) -> tuple[Part, Flow, NDArray[np.int64]]:
+        """Return what is open and the memory of a guess, made in the thread that needs it first."""
+        if self._begun is None:
+            part = self._grid._open(self._seeds)
+            voxels, arcs = part.free.size, self._grid.neighbours
+            flow = Flow(np.empty(voxels, np.int64), np.empty((voxels, arcs), np.int32), np.empty(voxels, np.uint32))
+            self._begun = part, flow, np.empty(voxels, np.int64)
+        return self._begun
 
 
 def box_around(unknown: NDArray[np.bool_]) -> Box:

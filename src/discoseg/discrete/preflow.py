@@ -17,12 +17,15 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from discoseg.discrete.scratch import borrow, borrow_zeros
+from discoseg.discrete.scratch import borrow
 
 MAX_CAPACITY = 2**30 - 1  # of an arc; its residual, at most twice that, is an int32
 WRITTEN = np.uint32(1 << 31)  # bit of `outgoing` beside those of the arcs: the residuals have been written
 ARCS = np.uint32((1 << 26) - 1)
 ONE = np.uint32(1)
+
+# Of functions that only compiled ones call: without a way in from Python they compile in half the time.
+inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 
 
 class Preflow(NamedTuple):
@@ -44,41 +47,71 @@ class Preflow(NamedTuple):
     now: NDArray[np.int64]  # (3,) highest level with an active voxel, top level in use, number of live voxels
 
 
-def new_preflow(
-    excess: NDArray[np.int64],
-    free: NDArray[np.bool_],
-    weights: NDArray[np.float32],
-    steps: NDArray[np.int64],
-    scale: float,
-    *,
-    arcs: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
-) -> Preflow:
-    """Return the state before the first push; `excess` becomes part of it, and so do `arcs`.
+class Flow(NamedTuple):
+    """What a solve leaves for another one to go on from; arrays are (voxels,) unless said otherwise."""
 
-    These are `residual` and `outgoing` of a flow to go on from; without them no arc is written yet. The state is valid
-    until the same thread makes the next one.
-    """
-    voxels = excess.size
+    excess: NDArray[np.int64]
+    residual: NDArray[np.int32]  # (voxels, K)
+    outgoing: NDArray[np.uint32]  # 0: no arc is written yet
+
+
+class Room(NamedTuple):
+    """Memory to solve in, contents undefined; arrays are (voxels,) unless said otherwise."""
+
+    cost: NDArray[np.float64]  # in the memory of `filled`, so not any more once there is a preflow
+    filled: NDArray[np.int32]  # (2, voxels), those of a preflow's lists that are filled anyway
+    live: NDArray[np.int32]
+    queue: NDArray[np.int32]
+    first: NDArray[np.int32]  # (voxels + 2,)
+    level_size: NDArray[np.int32]  # (voxels + 2,)
+    undecided: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+
+
+def borrow_flow(voxels: int, arcs: int) -> Flow:
+    """Return a flow in memory that is valid until the same thread borrows the next one."""
+    residual = borrow("residual", voxels * arcs, np.int32).reshape(voxels, arcs)
+    return Flow(borrow("excess", voxels, np.int64), residual, borrow("outgoing", voxels, np.uint32))
+
+
+def borrow_room(voxels: int) -> Room:
+    """Return memory that is valid until the same thread borrows the next."""
     assert voxels < 2**31 - 2
-    assert weights.shape == (voxels, steps.size // 2)
-    # Memory that is never touched costs nothing, so nothing is filled that need not be.
-    if arcs is None:
-        residual = borrow("residual", voxels * steps.size, np.int32).reshape(voxels, steps.size)
-        arcs = residual, borrow_zeros("outgoing", voxels, np.uint32)
+    filled = borrow("filled", 2 * voxels, np.int32)
+    # Memory that is never touched costs nothing, but in one large array whole huge pages would be touched at once.
+    return Room(
+        cost=filled.view(np.float64),
+        filled=filled.reshape(2, voxels),
+        live=borrow("live", voxels, np.int32),
+        queue=borrow("queue", voxels, np.int32),
+        first=borrow("first", voxels + 2, np.int32),
+        level_size=borrow("level_size", voxels + 2, np.int32),
+        undecided=borrow("undecided", voxels, np.bool_),
+        inside=borrow("inside", voxels, np.bool_),
+    )
+
+
+@njit(nogil=True, cache=True)
+def new_preflow(flow, free, weights, steps, scale, room):  # type: ignore[no-untyped-def]
+    """Return the state before the first push, which lies in `flow` and `room`; `free` is copied."""
+    label, undecided = room.filled[0], room.undecided
+    for p in range(free.size):
+        label[p] = 0
+        undecided[p] = free[p]
     return Preflow(
         steps=steps.view(np.uint64),
         weights=weights,
         scale=scale,
-        free=free,
-        excess=excess,
-        residual=arcs[0],
-        outgoing=arcs[1],
-        label=borrow_zeros("label", voxels, np.int32),
-        live=borrow("live", voxels, np.int32),
-        queue=borrow("queue", voxels, np.int32),
-        following=borrow("following", voxels, np.int32),
-        first=borrow("first", voxels + 2, np.int32),
-        level_size=borrow("level_size", voxels + 2, np.int32),
+        free=undecided,
+        excess=flow.excess,
+        residual=flow.residual,
+        outgoing=flow.outgoing,
+        label=label,
+        live=room.live,
+        queue=room.queue,
+        following=room.filled[1],
+        first=room.first,
+        level_size=room.level_size,
         now=np.zeros(3, np.int64),
     )
 
@@ -97,14 +130,14 @@ def _count_zeros(typingctx: Any, bits: Any) -> Any:
 lowest_arc: Any = _count_zeros
 
 
-@njit(nogil=True, cache=True)
+@inner
 def capacity_of(weight: float, scale: float) -> np.int32:
     """Capacity of an arc in integer units, clamped at MAX_CAPACITY."""
     capacity = weight * scale
     return np.int32(MAX_CAPACITY) if capacity >= MAX_CAPACITY else np.int32(capacity + 0.5)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def write_arcs(p, steps, weights, scale, free, residual, outgoing):  # type: ignore[no-untyped-def]
     """Write the residuals of one voxel's arcs; only free voxels have arcs, and only to free ones."""
     half = steps.size // 2

@@ -20,10 +20,3 @@ def borrow(name: str, size: int, dtype: type[_T]) -> NDArray[_T]:
         buffer = np.empty(needed, np.uint8)
         setattr(_kept, name, buffer if needed <= KEPT_BYTES else None)
     return buffer[:needed].view(dtype)
-
-
-def borrow_zeros(name: str, size: int, dtype: type[_T]) -> NDArray[_T]:
-    """Like `borrow`, filled with zeros."""
-    array = borrow(name, size, dtype)
-    array.fill(0)
-    return array
