@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, NetworkConfig, OptimiserConfig
+from discoseg.config import PRESETS, AdmmConfig, AugmentConfig, Config, CrfConfig, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.prepare import Grid, common_orientation, default_cache, prepare_cases
@@ -36,6 +36,7 @@ CONFIG = replace(
     label="LV",
     size_eps=0.1,
     network=NetworkConfig(name="unet", width=6),
+    augment=AugmentConfig(rotate_deg=15.0, crop_min=0.85, gamma=0.3, noise=0.05),
     optimiser=OptimiserConfig(batch=4, lr=2e-3),
     crf=CrfConfig(strength=1.0, sigma=0.05, neighbours=26),
     admm=AdmmConfig(mu_crf=1.0, mu_size=1.0, rho=0.3),
