@@ -58,10 +58,11 @@ class Prior:
 
 def stack_targets(priors: Sequence[Prior], index: torch.Tensor) -> torch.Tensor:
     """Return the targets of the slices ``index`` (B,) for each of the priors, (B, T, H, W); on CUDA by one kernel."""
-    if len(priors) <= 2 and kernels_fit(priors[0].multiplier):
+    if kernels_fit(priors[0].multiplier):
         from discoseg.kernels import fused_loss
 
-        return fused_loss.gather_targets([(prior.doubled, prior.multiplier) for prior in priors], index)
+        if len(priors) <= fused_loss.MOST_TARGETS:
+            return fused_loss.gather_targets([(prior.doubled, prior.multiplier) for prior in priors], index)
     return torch.stack([prior.target(index) for prior in priors], dim=1)
 
 

@@ -14,12 +14,12 @@ from torch.autograd.function import once_differentiable
 from discoseg.kernels import triton_loss as kernels
 
 _BLOCK = 2048  # pixels of a program
-_TARGETS = 2  # at most
+MOST_TARGETS = 2  # of priors
 
 
 def terms_fit(logits: Tensor, targets: Tensor) -> bool:
     """Say whether ``stack_terms`` can take over from torch, where kernels can."""
-    return logits.shape[1] == 2 and targets.shape[1] <= _TARGETS and logits.numel() < 2**31
+    return logits.shape[1] == 2 and targets.shape[1] <= MOST_TARGETS and logits.numel() < 2**31
 
 
 def stack_terms(
@@ -61,7 +61,7 @@ class _Terms(torch.autograd.Function):
         foreground_weight: float,
         *mus: Tensor,
     ) -> Tensor:
-        inputs = logits, seeds, targets, valid, *mus, *[None] * (_TARGETS - len(mus))
+        inputs = logits, seeds, targets, valid, *mus, *[None] * (MOST_TARGETS - len(mus))
         ctx.save_for_backward(*inputs)
         ctx.foreground_weight = foreground_weight
         programs = math.ceil(seeds.numel() / _BLOCK)

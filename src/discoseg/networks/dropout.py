@@ -27,10 +27,13 @@ class Dropout(nn.Dropout2d):
 
 def draw_noise(network: nn.Module, image: Tensor) -> None:
     """Draw what the dropouts of a network need to train on images (B, C, H, W), where kernels of our own will."""
+    if not kernels_fit(image):
+        return
     layers = [
         module for module in network.modules() if isinstance(module, Dropout) and module.training and module.p > 0
     ]
-    if kernels_fit(image) and layers:
-        sizes = [len(image) * layer.features for layer in layers]
-        for layer, noise in zip(layers, torch.rand(sum(sizes), device=image.device).split(sizes), strict=True):
-            layer._noise = noise.view(len(image), layer.features)
+    if not layers:
+        return
+    sizes = [len(image) * layer.features for layer in layers]
+    for layer, noise in zip(layers, torch.rand(sum(sizes), device=image.device).split(sizes), strict=True):
+        layer._noise = noise.view(len(image), layer.features)
