@@ -21,6 +21,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lambda0.3": {"crf": {"strength": 0.3}},
     "lambda1": {"crf": {"strength": 1.0}},
     "lambda3": {"crf": {"strength": 3.0}},
+    "lambda10": {"crf": {"strength": 10.0}},
     "sigma0.02": {"crf": {"sigma": 0.02}},
     "sigma0.05": {"crf": {"sigma": 0.05}},
     "sigma0.1": {"crf": {"sigma": 0.1}},
