@@ -23,6 +23,25 @@ def test_eps_zero_is_the_very_size(size: int) -> None:
     assert bounds_from_eps(size, 0) == Bounds(size, size)
 
 
+@given(data=st.data(), margin=st.floats(0, 0.99))
+def test_a_margin_narrows_bounds_to_what_seeds_allow(data: st.DataObject, margin: float) -> None:
+    seeds = np.array(data.draw(st.lists(st.integers(-1, 1), min_size=1, max_size=40)), np.int8).reshape(1, 1, -1)
+    least, most = int((seeds == 1).sum()), int((seeds != 0).sum())
+    low = data.draw(st.integers(0, most))
+    high = data.draw(st.integers(max(low, least), 60))
+    inner = Bounds(low, high).inside(margin, seeds)
+    check_feasible("inner", inner, seeds)
+    assert low <= inner.low_vox <= inner.high_vox <= high
+    assert inner.low_vox >= min(low * (1 + margin), (low + high) // 2, most)
+
+
+def test_bounds_closer_than_their_margins_become_their_middle() -> None:
+    free = np.full((1, 20, 20), -1, np.int8)
+    assert Bounds(100, 102).inside(0.05, free) == Bounds(101, 101)
+    assert Bounds(100, 100).inside(0.05, free) == Bounds(100, 100)
+    assert Bounds(100, 102).inside(0.0, free) == Bounds(100, 102)
+
+
 @given(size=st.integers(0, 10**7), per_mille=st.integers(0, 2000))
 def test_eps_bounds_are_the_extreme_whole_sizes(size: int, per_mille: int) -> None:
     bounds = bounds_from_eps(size, per_mille / 1000)

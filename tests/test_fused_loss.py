@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from discoseg import losses
 from discoseg.admm import Prior, stack_targets
+from discoseg.config import Coupling
 from discoseg.kernels import kernels_on
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
@@ -25,24 +26,38 @@ def batch(priors: int, *, masked: bool = False, side: tuple[int, int] = (37, 29)
     logits = (4 * torch.randn(3, 2, *side)).contiguous(memory_format=torch.channels_last)
     logits[0, :, 0, :4] = torch.tensor([[0.0, 80.0, -90.0, 1e4], [0.0, -80.0, 90.0, -1e4]])
     seeds = torch.randint(-1, 2, (3, *side), dtype=torch.int8)
-    targets, mus = torch.rand(3, priors, *side), torch.rand(priors) + 0.5
+    targets, mus = 1.5 * torch.rand(3, priors, *side) - 0.25, torch.rand(priors) + 0.5
     return logits, seeds, targets, mus, (torch.rand(3, *side) < 0.7 if masked else torch.empty(0))
 
 
 def run(
-    logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Tensor, *, foreground_weight: float = 1.0
+    logits: Tensor,
+    seeds: Tensor,
+    targets: Tensor,
+    mus: Tensor,
+    valid: Tensor,
+    *,
+    foreground_weight: float = 1.0,
+    coupling: Coupling = "square",
 ) -> tuple[Tensor, Tensor]:
     """Return the terms and the gradient of the logits."""
     leaf = logits.detach().clone().requires_grad_()
     mask = valid if valid.numel() else None
-    terms = losses.stack_terms(leaf, seeds, targets, list(mus.unbind()), mask, foreground_weight)
+    terms = losses.stack_terms(leaf, seeds, targets, list(mus.unbind()), mask, foreground_weight, coupling)
     terms.backward(terms.new_tensor(WEIGHTS[: len(terms)]))
     assert leaf.grad is not None
     return terms.detach(), leaf.grad
 
 
 def exact(
-    logits: Tensor, seeds: Tensor, targets: Tensor, mus: Tensor, valid: Tensor, *, foreground_weight: float = 1.0
+    logits: Tensor,
+    seeds: Tensor,
+    targets: Tensor,
+    mus: Tensor,
+    valid: Tensor,
+    *,
+    foreground_weight: float = 1.0,
+    coupling: Coupling = "square",
 ) -> tuple[Tensor, Tensor]:
     """Return the same by torch in float64."""
     leaf = logits.detach().double().requires_grad_()
@@ -51,7 +66,11 @@ def exact(
     probability, mask = leaf.softmax(dim=1)[:, 1], valid if valid.numel() else None
     terms = [entropy]
     for target, mu in zip(targets.double().unbind(dim=1), mus.double(), strict=True):
-        terms.append(losses.augmented_term(probability, target, mu, mask))
+        if coupling == "square":
+            terms.append(losses.augmented_term(probability, target, mu, mask))
+            continue
+        pixels = functional.binary_cross_entropy_with_logits(leaf[:, 1] - leaf[:, 0], target.clamp(0, 1), mask)
+        terms.append(mu / 2 * pixels)
     stacked = torch.stack(terms)
     stacked.backward(stacked.new_tensor(WEIGHTS[: len(terms)]))
     assert leaf.grad is not None
@@ -61,14 +80,17 @@ def exact(
 @pytest.mark.parametrize("priors", [0, 1, 2])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("foreground_weight", [1.0, 20.0, 0.3])
-def test_equals_torch_in_double_precision(priors: int, masked: bool, foreground_weight: float) -> None:
+@pytest.mark.parametrize("coupling", ["square", "entropy"])
+def test_equals_torch_in_double_precision(
+    priors: int, masked: bool, foreground_weight: float, coupling: Coupling
+) -> None:
     inputs = batch(priors, masked=masked)
-    terms, gradient = run(*inputs, foreground_weight=foreground_weight)
-    terms64, gradient64 = exact(*inputs, foreground_weight=foreground_weight)
+    terms, gradient = run(*inputs, foreground_weight=foreground_weight, coupling=coupling)
+    terms64, gradient64 = exact(*inputs, foreground_weight=foreground_weight, coupling=coupling)
     torch.testing.assert_close(terms.double(), terms64, rtol=1e-6, atol=0)
     torch.testing.assert_close(gradient.double(), gradient64, rtol=1e-5, atol=1e-10)
     with kernels_on():
-        plain, plain_gradient = run(*inputs, foreground_weight=foreground_weight)
+        plain, plain_gradient = run(*inputs, foreground_weight=foreground_weight, coupling=coupling)
     torch.testing.assert_close(terms, plain, rtol=1e-5, atol=0)
     torch.testing.assert_close(gradient, plain_gradient, rtol=1e-4, atol=1e-9)
     assert gradient.stride() == inputs[0].stride()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from discoseg.losses import augmented_term, partial_cross_entropy, remember_sums, size_penalty
+from discoseg.losses import augmented_term, entropy_term, partial_cross_entropy, remember_sums, size_penalty
 
 B, K, H, W = 3, 2, 5, 7
 N_PIXELS = B * H * W
@@ -78,6 +78,17 @@ def test_augmented_term_leaves_invalid_pixels_alone() -> None:
     assert s.grad is not None
     assert (s.grad[~valid] == 0).all()
     assert (s.grad[valid] != 0).all()
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_entropy_pulls_even_where_the_network_is_sure_and_wrong(classes: int) -> None:
+    """By the foreground's logit alone its gradient is μ/2 (s − t), the target cut to [0, 1]."""
+    logits = (20 * random(B, classes, H, W) - 10).requires_grad_()
+    target, valid = 3 * random(B, H, W, seed=1) - 1, random(B, H, W, seed=2) < 0.6
+    entropy_term(logits, target, 3.0, valid).backward()
+    pull = 1.5 * (logits.softmax(dim=1)[:, 1] - target.clamp(0, 1)) / N_PIXELS
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad[:, 1], (pull * valid).detach().float().to(logits.grad))
 
 
 # Three volumes of four slices, each slice summing to 10 when last seen.

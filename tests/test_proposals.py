@@ -162,6 +162,7 @@ def test_volumes_without_unknown_voxels_keep_their_seeds(
 
 
 @pytest.mark.parametrize("honour", [True, False])
+@pytest.mark.parametrize("margin", [0.0, 0.04])
 def test_selections_are_each_volumes_own_optimum(
     examples: list[Example],
     slices: Slices,
@@ -169,12 +170,14 @@ def test_selections_are_each_volumes_own_optimum(
     prior: Prior,
     pool: ThreadPoolExecutor,
     honour: bool,
+    margin: float,
 ) -> None:
-    proposer = SizeProposer(examples, honour, pool, CPU)
+    proposer = SizeProposer(examples, AdmmConfig(honour_seeds=honour, margin=margin), pool, CPU)
     proposal = proposer.finish(probability, prior, slices.seeds if honour else None)
     for example, part in _parts(examples):
         assert example.bounds is not None
-        low, high = example.bounds.low_vox, example.bounds.high_vox
+        bounds = example.bounds.inside(margin, example.seeds)
+        low, high = bounds.low_vox, bounds.high_vox
         utility = (probability[part] + prior.multiplier[part] - 0.5).numpy()
         expected = select_by_size(utility, low, high, seeds=example.seeds if honour else None)
         assert np.array_equal(proposal[part].numpy(), expected)

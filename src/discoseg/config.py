@@ -17,6 +17,7 @@ from discoseg.errors import UserError
 
 Method = Literal["full", "partial", "penalty", "size", "crf", "crf+size"]
 PriorName = Literal["crf", "size"]
+Coupling = Literal["square", "entropy"]
 
 
 def _require(condition: bool, message: str) -> None:
@@ -140,12 +141,18 @@ class AdmmConfig:
     """μ̂, the ADMM penalty parameter of the CRF proposal."""
     mu_size: float = 1.0
     """μ̃, the ADMM penalty parameter of the size proposal."""
+    coupling: Coupling = "square"
+    """What draws the network to a target y − u: the paper's square, or the cross-entropy, which does not fade where the
+    network is sure and wrong."""
     rho: float = 1.0
     """Step of the multiplier update u += ρ(s − y); less than the paper's 1 damps oscillation."""
     limit: float = 0.0
     """Largest absolute value of a multiplier, so that they do not grow while the network cannot follow; 0 sets none."""
     average: float = 0.0
     """Decay of the running mean of s that proposals and multipliers are made from; 0 takes the last epoch alone."""
+    margin: float = 0.0
+    """How far inside its bounds a size proposal stays, as a fraction of each bound, because the network follows it only
+    roughly: 0.05 makes 95 to 104 voxels of 90 to 110."""
     honour_seeds: bool = True
     """Whether proposals obey the annotated voxels exactly."""
     schedule: Literal["constant", "ramp", "balance"] = "constant"
@@ -159,6 +166,7 @@ class AdmmConfig:
         _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
         _require(0 <= self.limit < math.inf, f"--admm.limit {self.limit} must be 0 or more, and finite")
         _require(0 <= self.average < 1, f"--admm.average {self.average} must be in [0, 1)")
+        _require(0 <= self.margin < 1, f"--admm.margin {self.margin} must be in [0, 1)")
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
 
 

@@ -2,6 +2,8 @@
 
     loss = 1/n · [ Σ_{p∈Ω} CE(s, y)  +  μ̂/2 · Σ_p (s − ŷ + û)²  +  μ̃/2 · Σ_p (s − ỹ + ũ)² ]
 
+With the coupling ``entropy`` the squares become CE(s, ŷ − û) and CE(s, ỹ − ũ), their second arguments cut to [0, 1].
+
 Nothing here reads a value back to the host or lacks a deterministic CUDA implementation (torch's own 2D
 cross-entropy does), so a step made of these can be captured in a CUDA graph and repeated exactly.
 """
@@ -11,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from discoseg.config import Coupling
 from discoseg.kernels import kernels_fit
 
 
@@ -40,6 +43,21 @@ def augmented_term(probability: Tensor, target: Tensor, mu: float | Tensor, vali
     return mu / 2 * square.sum() / probability.numel()
 
 
+def entropy_term(logits: Tensor, target: Tensor, mu: float | Tensor, valid: Tensor | None = None) -> Tensor:
+    """Pull the foreground probability towards a proposal: μ/2 · 1/n Σ CE(s, t), with t = ŷ − û cut to [0, 1].
+
+    Other than the square's, its gradient by the logits, μ/2 (s − t), does not vanish where the network is sure and
+    wrong. ``logits`` (B, K, H, W), of which class 1 is the foreground; ``target`` and ``valid`` as in `augmented_term`.
+    """
+    log_probability = logits.float().log_softmax(dim=1)
+    rest = torch.cat([log_probability[:, :1], log_probability[:, 2:]], dim=1).logsumexp(dim=1)
+    target = target.clamp(0, 1)
+    entropy = -(target * log_probability[:, 1] + (1 - target) * rest)
+    if valid is not None:
+        entropy = entropy * valid
+    return mu / 2 * entropy.sum() / target.numel()
+
+
 def stack_terms(
     logits: Tensor,
     seeds: Tensor,
@@ -47,22 +65,26 @@ def stack_terms(
     mus: Sequence[Tensor],
     valid: Tensor | None,
     foreground_weight: float = 1.0,
+    coupling: Coupling = "square",
 ) -> Tensor:
-    """Return the cross-entropy and the augmented term of each prior, (1 + T,).
+    """Return the cross-entropy and the term of each prior, (1 + T,).
 
     ``logits`` (B, K, H, W), of which class 1 is the foreground; ``seeds`` (B, H, W); ``targets`` (B, T, H, W) and
-    ``mus``, the T penalty parameters; ``valid`` (B, H, W) or None; ``foreground_weight`` of the cross-entropy. On CUDA
-    it is a few kernels, of the same formulas.
+    ``mus``, the T penalty parameters; ``valid`` (B, H, W) or None; ``foreground_weight`` of the cross-entropy;
+    ``coupling``: `augmented_term` or `entropy_term`. On CUDA it is a few kernels, of the same formulas.
     """
     if kernels_fit(logits):
         from discoseg.kernels import fused_loss
 
         if fused_loss.terms_fit(logits, targets):
-            return fused_loss.stack_terms(logits, seeds, targets, mus, valid, foreground_weight)
+            return fused_loss.stack_terms(logits, seeds, targets, mus, valid, foreground_weight, coupling)
     probability = foreground(logits)
     terms = [partial_cross_entropy(logits, seeds, foreground_weight)]
     for target, mu in zip(targets.unbind(dim=1), mus, strict=True):
-        terms.append(augmented_term(probability, target, mu, valid))
+        if coupling == "entropy":
+            terms.append(entropy_term(logits, target, mu, valid))
+        else:
+            terms.append(augmented_term(probability, target, mu, valid))
     return torch.stack(terms)
 
 

@@ -117,7 +117,8 @@ class TrainingPass:
         with network_precision(self._config, image.device):
             logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
         mus = [prior.mu_on_device for prior in state.priors]
-        terms = losses.stack_terms(logits, seeds, targets, mus, valid, self._config.foreground_weight)
+        weight, coupling = self._config.foreground_weight, self._config.admm.coupling
+        terms = losses.stack_terms(logits, seeds, targets, mus, valid, weight, coupling)
         if self._config.method == "penalty":
             probability = losses.foreground(logits)
             area = 1.0 if theta is None else pixel_area(theta)

@@ -231,10 +231,13 @@ def _guess(foresight: Foresight, costs: NDArray[np.float32], strength: float, th
 class SizeProposer:
     """Selects the best voxels of all volumes within their bounds."""
 
-    def __init__(self, examples: Sequence[Example], honour_seeds: bool, pool: Executor, device: torch.device) -> None:
+    def __init__(self, examples: Sequence[Example], admm: AdmmConfig, pool: Executor, device: torch.device) -> None:
+        """``examples`` have bounds; ``admm`` says whether seeds are honoured, and the margin."""
         self._pool = pool
-        self._bounds = [(e.bounds.low_vox, e.bounds.high_vox) for e in examples if e.bounds is not None]
-        assert len(self._bounds) == len(examples)
+        honour_seeds = admm.honour_seeds
+        within = [e.bounds.inside(admm.margin, e.seeds) for e in examples if e.bounds is not None]
+        assert len(within) == len(examples)
+        self._bounds = [(bounds.low_vox, bounds.high_vox) for bounds in within]
         self._seeds = [example.seeds if honour_seeds else None for example in examples]
         self._depths = [len(example.seeds) for example in examples]
         # On a CPU numpy's partition, volume by volume, is several times faster than histograms.

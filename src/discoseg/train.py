@@ -255,7 +255,7 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, CrfPropose
             foresee=material.idle_cores,
         )
     if config.uses_size:
-        proposers["size"] = SizeProposer(material.training, honour, material.pool, material.device)
+        proposers["size"] = SizeProposer(material.training, config.admm, material.pool, material.device)
     return proposers
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from discoseg.config import Coupling
 from discoseg.kernels import triton_loss as kernels
 
 _BLOCK = 2048  # pixels of a program
@@ -29,6 +30,7 @@ def stack_terms(
     mus: Sequence[Tensor],
     valid: Tensor | None,
     foreground_weight: float,
+    coupling: Coupling,
 ) -> Tensor:
     """Return the terms (1 + T,) of ``losses.stack_terms``, for the same arguments, float32."""
     _, _, height, width = logits.shape
@@ -36,7 +38,8 @@ def stack_terms(
         targets = targets.contiguous()
     mask = None if valid is None else valid.contiguous().view(torch.uint8)
     logits = logits.contiguous(memory_format=torch.channels_last)
-    result: Tensor = _Terms.apply(logits, seeds.contiguous(), targets, mask, float(foreground_weight), *mus)
+    settings = float(foreground_weight), coupling == "entropy"
+    result: Tensor = _Terms.apply(logits, seeds.contiguous(), targets, mask, settings, *mus)
     return result
 
 
@@ -58,15 +61,15 @@ class _Terms(torch.autograd.Function):
         seeds: Tensor,
         targets: Tensor,
         valid: Tensor | None,
-        foreground_weight: float,
+        settings: tuple[float, bool],
         *mus: Tensor,
     ) -> Tensor:
         inputs = logits, seeds, targets, valid, *mus, *[None] * (MOST_TARGETS - len(mus))
         ctx.save_for_backward(*inputs)
-        ctx.foreground_weight = foreground_weight
+        ctx.settings = settings
         programs = math.ceil(seeds.numel() / _BLOCK)
         partials = logits.new_empty(1 + len(mus), programs, dtype=torch.float32)
-        kernels.terms_kernel[(programs,)](*inputs, partials, foreground_weight, **_sizes(seeds, targets))
+        kernels.terms_kernel[(programs,)](*inputs, partials, **_sizes(seeds, targets, settings))
         return partials.sum(dim=1)
 
     @staticmethod
@@ -76,16 +79,19 @@ class _Terms(torch.autograd.Function):
         dlogits = torch.empty_like(logits)
         programs = math.ceil(seeds.numel() / _BLOCK)
         kernels.logits_gradient_kernel[(programs,)](
-            dterms.contiguous(), *inputs, dlogits, ctx.foreground_weight, **_sizes(seeds, targets)
+            dterms.contiguous(), *inputs, dlogits, **_sizes(seeds, targets, ctx.settings)
         )
         return dlogits, *[None] * (4 + targets.shape[1])
 
 
-def _sizes(seeds: Tensor, targets: Tensor) -> dict[str, int]:
+def _sizes(seeds: Tensor, targets: Tensor, settings: tuple[float, bool]) -> dict[str, Any]:
+    foreground_weight, entropy = settings
     return {
+        "foreground_weight": foreground_weight,
         "pixels": seeds.numel(),
         "image_pixels": seeds[0].numel(),
         "target_step": targets.stride(0),
         "TARGETS": targets.shape[1],
+        "ENTROPY": entropy,
         "BLOCK": _BLOCK,
     }

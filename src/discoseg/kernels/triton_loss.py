@@ -6,6 +6,8 @@ counts w times: 1 if y = 0, ``foreground_weight`` if y = 1,
     loss = 1/n · Σ_p [ w · softplus(d if y = 0, −d if y = 1)  +  Σ_t μ_t / 2 · (s − target_t)² ]
     ∂loss/∂d = 1/n · [ w · (s − y)  +  Σ_t μ_t · (s − target_t) · s (1 − s) ]
 
+or, with ENTROPY, the latter terms μ_t / 2 · (softplus(d) − target_t d) and μ_t / 2 · (s − target_t), targets in [0, 1].
+
 A program owns BLOCK of the ``pixels``. Logits (B, 2, H, W) are in channels-last layout: pairs, one a pixel. Arithmetic
 is float32 whatever they are. Pointers may be None: what they stand for is left out.
 """
@@ -36,19 +38,22 @@ def _pairs(pixel):
 
 
 @triton.jit
-def _load_difference(targets, valid, number: tl.constexpr, s, pixel, inside, image_pixels, target_step):
-    """Return s − target (P,) for one of the targets, 0 where a pixel is not valid."""
+def _load_target(targets, valid, number: tl.constexpr, pixel, inside, image_pixels, target_step, ENTROPY: tl.constexpr):
+    """Return one of the targets and whether it counts: not where a pixel is not valid; both (P,)."""
     at = pixel // image_pixels * target_step + number * image_pixels + pixel % image_pixels
-    difference = tl.where(inside, s - tl.load(targets + at, mask=inside, other=0.0), 0.0)
+    target = tl.load(targets + at, mask=inside, other=0.0)
+    if ENTROPY:
+        target = tl.minimum(tl.maximum(target, 0.0), 1.0)
+    counts = inside
     if valid is not None:
-        difference = tl.where(tl.load(valid + pixel, mask=inside, other=0) != 0, difference, 0.0)
-    return difference
+        counts = inside & (tl.load(valid + pixel, mask=inside, other=0) != 0)
+    return target, counts
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def terms_kernel(
     logits, seeds, targets, valid, mu0, mu1, partials, foreground_weight, pixels, image_pixels, target_step,
-    TARGETS: tl.constexpr, BLOCK: tl.constexpr,
+    TARGETS: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Leave the program's part of each term, (1 + TARGETS, programs)."""
     program = tl.program_id(0)
@@ -61,15 +66,18 @@ def terms_kernel(
     entropy = tl.where(is_foreground, foreground_weight * entropy, entropy)
     tl.store(partials + program, tl.sum(entropy) / pixels)
     for number in tl.static_range(TARGETS):
-        difference = _load_difference(targets, valid, number, s, pixel, inside, image_pixels, target_step)
+        target, counts = _load_target(targets, valid, number, pixel, inside, image_pixels, target_step, ENTROPY)
+        cost = (s - target) * (s - target)
+        if ENTROPY:
+            cost = tl.maximum(d, 0.0) + tl.log(1.0 + small) - target * d
         mu = tl.load(mu0 if number == 0 else mu1)
-        tl.store(partials + (1 + number) * programs + program, mu / 2 * tl.sum(difference * difference) / pixels)
+        tl.store(partials + (1 + number) * programs + program, mu / 2 * tl.sum(tl.where(counts, cost, 0.0)) / pixels)
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def logits_gradient_kernel(
     dterms, logits, seeds, targets, valid, mu0, mu1, dlogits, foreground_weight, pixels, image_pixels, target_step,
-    TARGETS: tl.constexpr, BLOCK: tl.constexpr,
+    TARGETS: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of the logits for that of the terms, (1 + TARGETS,)."""
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -77,9 +85,12 @@ def logits_gradient_kernel(
     _, _, s, not_s, is_background, is_foreground = _load_pixels(logits, seeds, pixel, inside)
     gradient = tl.load(dterms) * tl.where(is_background, s, tl.where(is_foreground, -foreground_weight * not_s, 0.0))
     for number in tl.static_range(TARGETS):
-        difference = _load_difference(targets, valid, number, s, pixel, inside, image_pixels, target_step)
-        mu = tl.load(mu0 if number == 0 else mu1)
-        gradient += tl.load(dterms + 1 + number) * mu * difference * s * not_s
+        target, counts = _load_target(targets, valid, number, pixel, inside, image_pixels, target_step, ENTROPY)
+        steepness = s * not_s
+        if ENTROPY:
+            steepness = 0.5
+        pull = tl.where(counts, (s - target) * steepness, 0.0)
+        gradient += tl.load(dterms + 1 + number) * tl.load(mu0 if number == 0 else mu1) * pull
     gradient /= pixels
     pairs = tl.join(-gradient, gradient).to(dlogits.dtype.element_ty)
     tl.store(dlogits + _pairs(pixel), pairs, mask=inside[:, None])
