@@ -16,7 +16,7 @@ from discoseg.admm import Prior
 from discoseg.config import AdmmConfig, CrfConfig
 from discoseg.discrete import PottsGrid, select_by_size
 from discoseg.errors import UserError
-from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, open_regions
+from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, open_regions, sizes_to_choose
 from discoseg.slices import Slices, stack_slices
 from discoseg.weak.examples import Example
 
@@ -82,12 +82,50 @@ def test_cuts_are_each_volumes_own_optimum(
         assert np.array_equal(proposal[part].numpy(), expected)
 
 
+@pytest.mark.parametrize("honour", [True, False])
+def test_a_timid_network_keeps_the_size_that_is_known(
+    examples: list[Example],
+    slices: Slices,
+    probability: torch.Tensor,
+    prior: Prior,
+    pool: ThreadPoolExecutor,
+    honour: bool,
+) -> None:
+    """Costs are shifted as if the whole volume were seen, whatever box and turn a region has."""
+    regions, truth = open_regions(examples, CRF, honour_seeds=honour), np.concatenate([e.truth for e in examples])
+    timid = 0.02 * probability + 0.4 * probability.sqrt() * torch.from_numpy(truth)
+    prior.multiplier.zero_()
+    admm = AdmmConfig(honour_seeds=honour, margin=0.02)
+    sizes = sizes_to_choose(examples, admm)
+    proposer = CrfProposer(regions, CRF.strength, pool, CPU, turns=[2, 0, 3, 1], sizes=sizes)
+    proposal = proposer.finish(timid, prior, slices.seeds if honour else None)
+    chosen = SizeProposer(examples, admm, pool, CPU).finish(timid, prior, slices.seeds if honour else None)
+    for example, part in _parts(examples):
+        s, size = timid[part].numpy(), chosen[part].numpy()
+        free = (example.seeds < 0) | (not honour)
+        middle = s[size & free].min()
+        odds = s / (1 - s) * ((1 - middle) / middle)
+        grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
+        seeds = example.seeds if honour else None
+        expected = grid.cut(0.5 - odds / (1 + odds), strength=0.6 / 2.0, seeds=seeds)
+        assert (proposal[part].numpy() != expected).mean() < 1e-3  # float32 rounds
+        assert 0.8 * size.sum() < proposal[part].sum() < 1.2 * size.sum()
+        assert grid.cut(0.5 - s, strength=0.6 / 2.0, seeds=seeds).sum() < 0.5 * size.sum()  # without the shift
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
 def test_a_guess_changes_no_proposal(
-    examples: list[Example], slices: Slices, probability: torch.Tensor, prior: Prior, pool: ThreadPoolExecutor
+    examples: list[Example],
+    slices: Slices,
+    probability: torch.Tensor,
+    prior: Prior,
+    pool: ThreadPoolExecutor,
+    calibrate: bool,
 ) -> None:
     regions = open_regions(examples, CRF, honour_seeds=True)
-    plain = CrfProposer(regions, CRF.strength, pool, CPU)
-    proposer = CrfProposer(regions, CRF.strength, pool, CPU, foresee=True)
+    sizes = sizes_to_choose(examples, AdmmConfig()) if calibrate else None
+    plain = CrfProposer(regions, CRF.strength, pool, CPU, sizes=sizes)
+    proposer = CrfProposer(regions, CRF.strength, pool, CPU, foresee=True, sizes=sizes)
     for step in range(4):
         drawn = torch.rand(probability.shape, generator=torch.Generator().manual_seed(step))
         probability = 0.8 * probability + 0.2 * drawn

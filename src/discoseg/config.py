@@ -124,6 +124,9 @@ class CrfConfig:
     """Factor of λ after every epoch; below 1 the boundary prior guides the beginning and leaves the end to the rest."""
     sigma: float = 0.05
     """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
+    calibrate: bool = False
+    """With size bounds: shift the log odds of each volume by one number before its cut, such that a number of voxels
+    within the bounds exceeds ½. Else a network that is timid there loses the structure to its boundary length."""
     neighbours: Literal[6, 8, 18, 26] = 26
     """Neighbours of a voxel, 8 being those in its slice; each weight is divided by the neighbour's distance in mm."""
 
@@ -222,6 +225,11 @@ class Config:
     def uses_size(self) -> bool:
         """Whether training makes size proposals."""
         return self.method in ("size", "crf+size")
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether CRF proposals are made from probabilities shifted to the known size."""
+        return self.crf.calibrate and self.uses_crf and self.uses_size
 
     @property
     def averages(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from discoseg.admm import Prior, Residuals, move_multipliers, residuals_of
 from discoseg.config import AdmmConfig, CrfConfig
 from discoseg.discrete import Foresight, PottsGrid, select_by_size
+from discoseg.discrete.odds import shift_to_size
 from discoseg.discrete.potts import Box, box_around
 from discoseg.replay import Replay
 from discoseg.selection import SizeSelector
@@ -94,17 +95,22 @@ class CrfProposer:
         *,
         turns: Sequence[int] | None = None,
         foresee: bool = False,
+        sizes: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         """``strength`` is λ, which may change between epochs; ``foresee`` says whether cores are free for guesses.
 
-        ``turns`` are the volumes in the order in which they are predicted, by default that of ``regions``.
+        ``turns`` are the volumes in the order in which they are predicted, by default that of ``regions``. ``sizes``,
+        if given, are how many voxels of each region, of those that seeds leave open, belong to the structure, at least
+        and at most: costs are shifted accordingly (:func:`discoseg.discrete.odds.shift_to_size`).
         """
-        self._turns = [regions[index] for index in (range(len(regions)) if turns is None else turns)]
+        order = range(len(regions)) if turns is None else turns
+        self._turns = [regions[index] for index in order]
+        self._sizes = [None if sizes is None else sizes[index] for index in order]
         self._ends = list(accumulate(region.slices.stop - region.slices.start for region in self._turns))
         self.strength = strength
         self._pool, self._device = pool, device
-        sizes = [0 if region.grid is None else int(np.prod(region.grid.shape)) for region in self._turns]
-        self._stops = [0, *accumulate(sizes)]  # of the regions' voxels in the flat arrays
+        voxels = [0 if region.grid is None else int(np.prod(region.grid.shape)) for region in self._turns]
+        self._stops = [0, *accumulate(voxels)]  # of the regions' voxels in the flat arrays
         places = np.concatenate([region.places() for region in self._turns])
         self._places = torch.from_numpy(places).to(device)  # (voxels,) in the stack of slices
         self._costs = self._host_array(torch.float32)
@@ -134,9 +140,9 @@ class CrfProposer:
             if region.grid is not None:
                 if guess is not None and guess.cancel():  # one that has not begun would come too late
                     guess = None
-                costs, mask = self._part(self._costs, turn), self._part(self._masks, turn)
+                costs, mask = self._awaited(self._costs, turn, there), self._part(self._masks, turn)
                 strength = self.strength / prior.mu
-                cut = self._pool.submit(_cut, region, self._foresights[turn], guess, costs, mask, strength, there)
+                cut = self._pool.submit(_cut, region, self._foresights[turn], guess, costs, mask, strength)
             self._cuts.append(cut)
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
@@ -168,8 +174,8 @@ class CrfProposer:
             torch.cuda.current_stream().wait_stream(self._beside)
         for turn, foresight in enumerate(self._foresights):
             if foresight is not None:
-                costs, strength = self._part(self._guessed, turn), self.strength / prior.mu
-                self._guesses[turn] = self._pool.submit(_guess, foresight, costs, strength, there)
+                costs, strength = self._awaited(self._guessed, turn, there), self.strength / prior.mu
+                self._guesses[turn] = self._pool.submit(_guess, foresight, costs, strength)
 
     def _host_array(self, dtype: torch.dtype) -> torch.Tensor:
         """Return a flat array of the regions' voxels; beside a GPU it is pinned, so that copies do not wait."""
@@ -180,6 +186,10 @@ class CrfProposer:
         grid = self._turns[turn].grid
         assert grid is not None
         return flat[self._stops[turn] : self._stops[turn + 1]].numpy().reshape(grid.shape)
+
+    def _awaited(self, flat: torch.Tensor, turn: int, there: torch.cuda.Event | None) -> "_Costs":
+        """Return the costs of a region, which are in ``flat`` once ``there`` has happened."""
+        return _Costs(self._part(flat, turn), there, self._turns[turn].seeds, self._sizes[turn])
 
     def _copy_costs(
         self, host: torch.Tensor, probability: torch.Tensor, prior: Prior, first: int, last: int
@@ -201,31 +211,55 @@ def _flow_bytes(region: Region) -> int:
     return 0 if region.grid is None else (4 * region.grid.neighbours + 22) * int(np.prod(region.grid.shape))
 
 
+class _Costs(NamedTuple):
+    """The costs of a region's voxels, that may still be on their way to the host."""
+
+    values: NDArray[np.float32]
+    there: torch.cuda.Event | None
+    seeds: NDArray[np.int8] | None
+    size: tuple[int, int] | None
+
+    def get(self) -> NDArray[np.float32]:
+        """Return them, once, as soon as they are there."""
+        if self.there is not None:
+            self.there.synchronize()
+        if self.size is not None:
+            seeds = np.empty(0, np.int8) if self.seeds is None else self.seeds.reshape(-1)
+            shift_to_size(self.values.reshape(-1), seeds, *self.size)
+        return self.values
+
+
 def _cut(
     region: Region,
     foresight: Foresight | None,
     guess: Future[None] | None,
-    costs: NDArray[np.float32],
+    costs: _Costs,
     mask: NDArray[np.bool_],
     strength: float,
-    there: torch.cuda.Event | None,
 ) -> None:
     """Cut a region into ``mask`` once its ``costs`` are there; a ``guess`` under way is awaited first."""
     assert region.grid is not None
     if guess is not None:
         guess.result()
-    if there is not None:
-        there.synchronize()
     if foresight is not None:
-        mask[:] = foresight.cut(costs, strength=strength)
+        mask[:] = foresight.cut(costs.get(), strength=strength)
     else:
-        mask[:] = region.grid.cut(costs, strength=strength, seeds=region.seeds)
+        mask[:] = region.grid.cut(costs.get(), strength=strength, seeds=region.seeds)
 
 
-def _guess(foresight: Foresight, costs: NDArray[np.float32], strength: float, there: torch.cuda.Event | None) -> None:
-    if there is not None:
-        there.synchronize()
-    foresight.guess(costs, strength=strength)
+def _guess(foresight: Foresight, costs: _Costs, strength: float) -> None:
+    foresight.guess(costs.get(), strength=strength)
+
+
+def sizes_to_choose(examples: Sequence[Example], admm: AdmmConfig) -> list[tuple[int, int]]:
+    """Return how many voxels that seeds leave open belong to each volume's structure, at least and at most."""
+    sizes = []
+    for example in examples:
+        assert example.bounds is not None
+        bounds = example.bounds.inside(admm.margin, example.seeds)
+        seeded = int(np.count_nonzero(example.seeds == 1)) if admm.honour_seeds else 0
+        sizes.append((max(bounds.low_vox - seeded, 0), max(bounds.high_vox - seeded, 0)))
+    return sizes
 
 
 class SizeProposer:

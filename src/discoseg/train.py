@@ -24,7 +24,7 @@ from discoseg.material import Material
 from discoseg.networks import build_network
 from discoseg.networks.averaging import WeightAverage
 from discoseg.passes import PredictionPass, TrainingPass, predict_slices
-from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer
+from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, sizes_to_choose
 from discoseg.run import RunFolder
 from discoseg.scores import score_cases, score_epoch, score_proposals
 from discoseg.slices import Slices
@@ -253,6 +253,7 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, CrfPropose
             material.device,
             turns=material.turns,
             foresee=material.idle_cores,
+            sizes=sizes_to_choose(material.training, config.admm) if config.calibrates else None,
         )
     if config.uses_size:
         proposers["size"] = SizeProposer(material.training, config.admm, material.pool, material.device)

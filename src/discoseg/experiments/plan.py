@@ -33,6 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rho0.1": {"admm": {"rho": 0.1}},
     "rho0.3": {"admm": {"rho": 0.3}},
     "limit1": {"admm": {"limit": 1.0}},
+    "calibrate": {"crf": {"calibrate": True}},
     "entropy": {"admm": {"coupling": "entropy"}},
     "margin0.05": {"admm": {"margin": 0.05}},
     "average0.7": {"admm": {"average": 0.7}},
