@@ -17,7 +17,7 @@ from discoseg.cli import main
 from discoseg.config import PRESETS, Config, flatten, to_dict
 from discoseg.errors import UserError
 from discoseg.experiments import paper
-from discoseg.experiments.plan import TASKS, VARIANTS, Cell, Task, plan
+from discoseg.experiments.plan import TASKS, VARIANTS, Cell, Length, Task, plan
 from discoseg.experiments.reproduce import reproduce
 from discoseg.experiments.results import read_results
 from discoseg.experiments.tables import collect_rows, write_markdown
@@ -68,9 +68,12 @@ def test_tables_share_trainings() -> None:
 
 
 def test_a_cell_changes_what_it_names() -> None:
-    config = Cell("lv", "crf+size", 0.1, mu=0.01, variant="rho0.1", seed=3).config(epochs=50)
+    config = Cell("lv", "crf+size", 0.1, mu=0.01, variant="rho0.1", seed=3).config(length=Length(epochs=50))
     assert (config.admm.mu_crf, config.admm.mu_size, config.admm.rho, config.seed) == (0.01, 0.01, 0.1, 3)
     assert (config.epochs, config.optimiser.lr_every) == (50, 10)
+    stopped = Cell("lv", "full").config(length=Length(until=60))  # in the middle of its schedule
+    assert stopped == replace(Cell("lv", "full").config(), epochs=60)
+    assert Cell("lv", "full").config(length=Length(epochs=50, until=60)).epochs == 50
     planned = [cell for cell in plan("search") if cell.variant]
     assert {cell.variant for cell in planned} == set(VARIANTS)
     for cell in planned:

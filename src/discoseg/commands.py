@@ -359,17 +359,20 @@ class Reproduce:
     """Trainings at a time; by default one for each core, or two on a GPU."""
     epochs: int | None = None
     """Train shorter or longer than the paper's 250 epochs; the learning rate's decay is scaled along."""
+    until: int | None = None
+    """Stop trainings after so many epochs of their schedule; the best epoch is then one of the whole training, too."""
     device: Device = "auto"
     """Where to train; auto takes CUDA where there is one."""
 
     def run(self) -> int:
         """Run the command; return the exit status."""
-        from discoseg.experiments.plan import plan
+        from discoseg.experiments.plan import Length, plan
         from discoseg.experiments.reproduce import reproduce
         from discoseg.progress import progress_bars
 
         planned = plan(self.what, seeds=self.seeds, variants=self.variants)
-        epochs = {cell.name: cell.config(epochs=self.epochs).epochs for cell in planned}
+        length = Length(self.epochs, self.until)
+        epochs = {cell.name: cell.config(length=length).epochs for cell in planned}
         with progress_bars() as update:
             made = reproduce(
                 self.what,
@@ -380,6 +383,7 @@ class Reproduce:
                 seeds=self.seeds,
                 jobs=self.jobs,
                 epochs=self.epochs,
+                until=self.until,
                 device=self.device,
                 progress=lambda run, done, message: update(run.name, done, epochs[run.name], message),
                 finished=lambda result: print(

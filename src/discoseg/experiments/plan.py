@@ -84,6 +84,25 @@ OURS = (
 
 
 @dataclass(frozen=True)
+class Length:
+    """How long trainings are, where not as long as their task's.
+
+    ``epochs`` is another schedule: the learning rate's decay is scaled along. ``until`` is where a training stops in
+    its schedule, so that its best epoch is one which the whole training has too.
+    """
+
+    epochs: int | None = None
+    until: int | None = None
+
+    def of(self, config: Config) -> Config:
+        """Return a configuration of this length."""
+        if self.epochs is not None:
+            every = max(1, round(config.optimiser.lr_every * self.epochs / config.epochs))
+            config = replace(config, epochs=self.epochs, optimiser=replace(config.optimiser, lr_every=every))
+        return config if self.until is None else replace(config, epochs=min(self.until, config.epochs))
+
+
+@dataclass(frozen=True)
 class Cell:
     """One training: a task and method with its ε, μ (None: the task's), variant and random seed.
 
@@ -112,17 +131,15 @@ class Cell:
         parts += [self.variant] if self.variant else []
         return "-".join([*parts, f"seed{self.seed}"])
 
-    def config(self, tasks: Sequence[Task] = (*TASKS, *OURS), epochs: int | None = None) -> Config:
-        """Return the training's configuration; other ``epochs`` than its own scale the learning rate's decay along."""
+    def config(self, tasks: Sequence[Task] = (*TASKS, *OURS), length: Length | None = None) -> Config:
+        """Return the training's configuration, of another ``length`` than its task's if one is given."""
         task = next(task for task in tasks if task.name == self.task)
         config = task.config
         mu = task.mu.get(self.method) if self.mu is None else self.mu
         if mu is not None:
             config = replace(config, admm=replace(config.admm, mu_crf=mu, mu_size=mu))
         config = _vary(config, self.variant)
-        if epochs is not None:
-            every = max(1, round(config.optimiser.lr_every * epochs / config.epochs))
-            config = replace(config, epochs=epochs, optimiser=replace(config.optimiser, lr_every=every))
+        config = config if length is None else length.of(config)
         return replace(config, method=self.method, size_eps=self.eps, seed=self.seed)
 
 

@@ -21,7 +21,7 @@ from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.experiments import tables
 from discoseg.experiments.pictures import Shown, compare_methods
-from discoseg.experiments.plan import OURS, TASKS, Cell, Task, What, is_variant, plan
+from discoseg.experiments.plan import OURS, TASKS, Cell, Length, Task, What, is_variant, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
 from discoseg.experiments.results import Result, keep_result, read_results, require_same_cases, require_same_settings
 from discoseg.report.runs import read_runs
@@ -51,6 +51,7 @@ def reproduce(
     seeds: int = 1,
     jobs: int | None = None,
     epochs: int | None = None,
+    until: int | None = None,
     device: str = "auto",
     tasks: Sequence[Task] = (*TASKS, *OURS),
     progress: RunProgress = lambda run, done, message: None,
@@ -60,10 +61,11 @@ def reproduce(
 
     ``only`` is a pattern of the names of trainings to make, ``variants`` are those of ablations or a search; all
     results that are there are shown. ``seeds`` is the number of random seeds, ``epochs`` another length for all
-    trainings (the learning rate's decay is scaled along). ``finished`` is called with each new result. A training that
-    fails stops no other; in the end all failures are raised together.
+    trainings (the learning rate's decay is scaled along), ``until`` the epoch after which they stop in their schedules.
+    ``finished`` is called with each new result. A training that fails stops no other; in the end all failures are
+    raised together.
     """
-    for name, value in (("seeds", seeds), ("jobs", jobs), ("epochs", epochs)):
+    for name, value in (("seeds", seeds), ("jobs", jobs), ("epochs", epochs), ("until", until)):
         if value is not None and value < 1:
             raise UserError(f"--{name} {value} must be at least 1")
     planned = plan(what, seeds=seeds, variants=variants, tasks=tasks)
@@ -71,7 +73,7 @@ def reproduce(
     if not wanted:
         names = ", ".join(cell.name for cell in planned[:3])
         raise UserError(f"--only {only}: no training of {what} has such a name; they are called {names}, …")
-    made = Reproduction()
+    made, length = Reproduction(), Length(epochs, until)
     results = read_results(out / "results")
     most = max((result.cell.seed + 1 for result in results.values()), default=0)
     varied = _varied(what, results)
@@ -83,9 +85,9 @@ def reproduce(
     for cell in cells:
         if cell.name in results:
             path = out / "results" / f"{cell.name}.json"
-            require_same_settings(results[cell.name], cell.config(tasks, epochs), path)
+            require_same_settings(results[cell.name], cell.config(tasks, length), path)
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
-    failures = _make(missing, results, data, out, jobs, epochs, device, tasks, progress, finished)
+    failures = _make(missing, results, data, out, jobs, length, device, tasks, progress, finished)
     shown = [results[cell.name] for cell in cells if cell.name in results]
     if shown:
         require_same_cases(shown)
@@ -111,7 +113,7 @@ def _make(
     data: Path,
     out: Path,
     jobs: int | None,
-    epochs: int | None,
+    length: Length,
     device: str,
     tasks: Sequence[Task],
     progress: RunProgress,
@@ -123,7 +125,7 @@ def _make(
     def collect(cells: Iterable[Cell]) -> None:
         for cell in cells:
             if cell.name not in results:
-                config = cell.config(tasks, epochs)
+                config = cell.config(tasks, length)
                 result = keep_result(cell, config, out / "runs" / cell.name, out / "results")
                 if result is not None:
                     results[cell.name] = result
@@ -138,7 +140,7 @@ def _make(
     try:
         for task, group in _groups(missing, tasks):
             try:
-                _train(task, group, data, out, jobs=jobs, epochs=epochs, device=device, tasks=tasks, progress=report)
+                _train(task, group, data, out, jobs=jobs, length=length, device=device, tasks=tasks, progress=report)
             except UserError as error:
                 failures.append(str(error))
     finally:
@@ -175,7 +177,7 @@ def _train(
     out: Path,
     *,
     jobs: int | None,
-    epochs: int | None,
+    length: Length,
     device: str,
     tasks: Sequence[Task],
     progress: RunProgress,
@@ -187,7 +189,7 @@ def _train(
         split = _tuning_split(task, dataset, split, out)
         folder = out / "seeds" / f"search-{task.name}"
     _require_seeds(task, dataset, split, folder)
-    runs = {out / "runs" / cell.name: cell.config(tasks, epochs) for cell in cells}
+    runs = {out / "runs" / cell.name: cell.config(tasks, length) for cell in cells}
     fit_many(dataset, runs, seeds=folder, split=split, device=device, at_once=jobs, resume=True, progress=progress)
 
 
