@@ -33,7 +33,7 @@ from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
 from discoseg.discrete import Foresight
 from discoseg.material import Material
-from discoseg.proposals import Region, _Costs
+from discoseg.proposals import Costs, Region
 from discoseg.train import choose_device, train_on
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds
@@ -134,7 +134,7 @@ def pymaxflow_cuts(material: Material, config: Config) -> Iterator[None]:
         region: Region,
         foresight: Foresight | None,
         guess: Future[None] | None,
-        costs: _Costs,
+        costs: Costs,
         mask: NDArray[np.bool_],
         strength: float,
     ) -> None:
@@ -151,7 +151,7 @@ def pymaxflow_cuts(material: Material, config: Config) -> Iterator[None]:
                 strength=strength,
             )
             kept[id(region)] = problem
-        cost = costs.get().astype(np.float64)
+        cost = costs.take().astype(np.float64)
         if region.seeds is not None:
             cost[region.seeds == 0], cost[region.seeds == 1] = 1e6, -1e6
         mask[:] = cut_by_pymaxflow(kept[id(region)]._replace(cost=cost, strength=strength))

@@ -42,6 +42,13 @@ def test_bounds_closer_than_their_margins_become_their_middle() -> None:
     assert Bounds(100, 102).inside(0.0, free) == Bounds(100, 102)
 
 
+def test_margins_are_reckoned_in_decimals() -> None:
+    free = np.full((1, 20, 20), -1, np.int8)
+    assert Bounds(100, 200).inside(0.1, free) == Bounds(110, 180)
+    assert Bounds(50, 150).inside(0.14, free) == Bounds(57, 129)
+    assert Bounds(90, 110).inside(0.1, free) == Bounds(99, 99)
+
+
 @given(size=st.integers(0, 10**7), per_mille=st.integers(0, 2000))
 def test_eps_bounds_are_the_extreme_whole_sizes(size: int, per_mille: int) -> None:
     bounds = bounds_from_eps(size, per_mille / 1000)

@@ -65,7 +65,8 @@ def test_recorded_steps_equal_plain_ones(
         foreground_weight=3.0,
         network=NetworkConfig(name=name, width=8),
         augment=replace(SMALL.augment, noise=0.0, crop_max=1.2),
-        admm=replace(SMALL.admm, limit=0.5),
+        crf=replace(SMALL.crf, calibrate=name == "enet"),
+        admm=replace(SMALL.admm, limit=0.5, coupling="entropy" if name == "enet" else "square"),
         optimiser=replace(SMALL.optimiser, lr=1e-3),
     )
     weights = []

@@ -51,6 +51,24 @@ def test_the_odds_of_all_change_by_one_factor() -> None:
     np.testing.assert_allclose(factor, 1 / 9, rtol=1e-5)
 
 
+def test_what_is_sure_stays_on_its_side() -> None:
+    """Nothing tells which of the equally sure voxels are too many, or which to take if all others are excluded."""
+    certain = np.array([-0.5, -0.5, -0.5, 0.4], np.float32)
+    shift_to_size(certain, NO_SEEDS, 0, 1)
+    assert (certain[:3] < -0.1).all()
+    excluded = np.array([-0.3, 0.5, 0.5, 0.5], np.float32)
+    shift_to_size(excluded, NO_SEEDS, 2, 3)
+    assert (excluded[1:] > 0.1).all()
+    assert excluded[0] < 0
+
+
+def test_a_voxel_that_crosses_one_half_moves_the_others_little() -> None:
+    below, above = (np.array([-7.0, cost, 0.4], np.float32) for cost in (1e-4, -1e-4))
+    for cost in (below, above):
+        shift_to_size(cost, NO_SEEDS, 2, 3)
+    np.testing.assert_allclose(below, above, atol=1e-3)
+
+
 def test_multipliers_may_leave_the_range_of_probabilities() -> None:
     cost = np.array([-7.0, 0.4, 9.0], np.float32)
     shift_to_size(cost, NO_SEEDS, 2, 3)

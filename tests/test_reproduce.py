@@ -18,7 +18,7 @@ from discoseg.config import PRESETS, Config, flatten, to_dict
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 from discoseg.experiments.plan import TASKS, VARIANTS, Cell, Length, Task, plan
-from discoseg.experiments.reproduce import reproduce
+from discoseg.experiments.reproduce import Reproduction, reproduce
 from discoseg.experiments.results import read_results
 from discoseg.experiments.tables import collect_rows, write_markdown
 from discoseg.workflow import fit
@@ -134,7 +134,8 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fit_all(dataset: Path, runs: dict[Path, Config], **options: Any) -> None:
         for run, config in runs.items():
-            fit(dataset, run, config, seeds=options["seeds"], split=options["split"], device="cpu")
+            sources = {"seeds": options["seeds"], "split": options["split"]}
+            fit(dataset, run, config, **sources, device="cpu", resume=(run / "config.toml").is_file())
 
     monkeypatch.setattr("discoseg.experiments.reproduce.fit_many", fit_all)
 
@@ -198,12 +199,28 @@ def test_a_failure_stops_nobody_else(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_one_process")
+def test_a_training_that_stopped_early_goes_on(data: Path, tmp_path: Path) -> None:
+    def make(**options: Any) -> Reproduction:
+        return reproduce("table1", data, tmp_path, only="lv-full-*", device="cpu", tasks=TINY, jobs=1, **options)
+
+    make(until=1)
+    (short,) = read_results(tmp_path / "results").values()
+    outcome = make()
+    (whole,) = read_results(tmp_path / "results").values()
+    assert [len(result.history["val_dice"]) for result in (short, whole)] == [1, 2]
+    assert whole.history["val_dice"][:1] == short.history["val_dice"]
+    assert "counts as begun" in outcome.notes[0]
+    with pytest.raises(UserError, match="another epochs: 2, now 1"):
+        make(until=1)
+
+
+@pytest.mark.usefixtures("_one_process")
 def test_a_run_of_other_settings_is_no_result(data: Path, tmp_path: Path) -> None:
     """Two epochs were made and three are wanted: those of a finished run are not taken for them."""
     options = {"only": "lv-full-*", "device": "cpu", "tasks": TINY, "jobs": 1}
     reproduce("table1", data, tmp_path, **options)  # type: ignore[arg-type]
     shutil.rmtree(tmp_path / "results")
-    with pytest.raises(UserError, match="already in use"):
+    with pytest.raises(UserError, match="lr_every"):
         reproduce("table1", data, tmp_path, epochs=3, **options)  # type: ignore[arg-type]
     assert read_results(tmp_path / "results") == {}
 
@@ -313,6 +330,7 @@ def test_bad_input_ends_in_one_line(data: Path, made: Path, tmp_path: Path, caps
         (["table1", "--only", "xyz*"], "no training of table1"),
         (["table1", "--seeds", "0"], "--seeds 0"),
         (["table1", "--jobs", "0"], "--jobs 0"),
+        (["table1", "--until", "0"], "--until 0"),
         (["table1"], "lv-full-seed0.json: not a result"),
         (["table3"], "table3"),
     ):

@@ -116,6 +116,29 @@ def test_each_method_logs_its_terms(examples: list[Example], tmp_path: Path) -> 
         assert {"network", "predict", "score", "save", *(expected - {"penalty"})} < timing.keys()
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"admm": replace(SMALL.admm, coupling="entropy")},
+        {"admm": replace(SMALL.admm, margin=0.03)},
+        {"crf": replace(SMALL.crf, calibrate=True)},
+    ],
+    ids=["entropy", "margin", "calibrate"],
+)
+def test_a_setting_reaches_the_training(changed: dict[str, Any], examples: list[Example], tmp_path: Path) -> None:
+    """Each changes what the second epoch learns, and where a method has no use for it, nothing."""
+    histories = {
+        (name, method): _run(examples, config, tmp_path / name / method).history
+        for method in ("crf+size", "partial")
+        for name, config in (
+            ("plain", replace(SMALL, method=method, epochs=2)),
+            ("changed", replace(SMALL, method=method, epochs=2, **changed)),
+        )
+    }
+    assert histories["plain", "partial"] == histories["changed", "partial"]
+    assert histories["plain", "crf+size"][-1]["loss"] != histories["changed", "crf+size"][-1]["loss"]
+
+
 def test_the_mean_of_the_weights_is_what_predicts(examples: list[Example], tmp_path: Path) -> None:
     state = _run(examples, SMALL, tmp_path / "run")
     kept, _ = load_tensors(tmp_path / "run/checkpoints/final.safetensors")

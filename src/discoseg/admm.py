@@ -6,7 +6,8 @@ After each pass of the network over the training slices, every volume gets a bin
     ỹ = argmax_{y∈{0,1}ⁿ}  Σ_p (s_p + ũ_p − ½) y_p     s.t.  S_min ≤ Σ y ≤ S_max              exact ranking
 
 and the multipliers move by u += ρ (s − y), where s is the network's foreground probability. The loss then draws s to
-y − u (:func:`discoseg.losses.augmented_term`). Arrays over all training slices are (N, H, W); the slices of a volume
+y − u (:func:`discoseg.losses.augmented_term`). With ``crf.calibrate`` the cut sees s + û with its log odds shifted to
+the known size (:mod:`discoseg.discrete.odds`). Arrays over all training slices are (N, H, W); the slices of a volume
 are consecutive.
 """
 

@@ -125,8 +125,8 @@ class CrfConfig:
     sigma: float = 0.05
     """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
     calibrate: bool = False
-    """With size bounds: shift the log odds of each volume by one number before its cut, such that a number of voxels
-    within the bounds exceeds ½. Else a network that is timid there loses the structure to its boundary length."""
+    """With size bounds: shift the log odds of each volume by one number before its cut, such that about as many voxels
+    exceed ½ as its bounds say. Otherwise a network that is below ½ there gets an empty proposal. Meant for rho 0."""
     neighbours: Literal[6, 8, 18, 26] = 26
     """Neighbours of a voxel, 8 being those in its slice; each weight is divided by the neighbour's distance in mm."""
 

@@ -187,9 +187,9 @@ class CrfProposer:
         assert grid is not None
         return flat[self._stops[turn] : self._stops[turn + 1]].numpy().reshape(grid.shape)
 
-    def _awaited(self, flat: torch.Tensor, turn: int, there: torch.cuda.Event | None) -> "_Costs":
+    def _awaited(self, flat: torch.Tensor, turn: int, there: torch.cuda.Event | None) -> "Costs":
         """Return the costs of a region, which are in ``flat`` once ``there`` has happened."""
-        return _Costs(self._part(flat, turn), there, self._turns[turn].seeds, self._sizes[turn])
+        return Costs(self._part(flat, turn), there, self._turns[turn].seeds, self._sizes[turn])
 
     def _copy_costs(
         self, host: torch.Tensor, probability: torch.Tensor, prior: Prior, first: int, last: int
@@ -211,7 +211,7 @@ def _flow_bytes(region: Region) -> int:
     return 0 if region.grid is None else (4 * region.grid.neighbours + 22) * int(np.prod(region.grid.shape))
 
 
-class _Costs(NamedTuple):
+class Costs(NamedTuple):
     """The costs of a region's voxels, that may still be on their way to the host."""
 
     values: NDArray[np.float32]
@@ -219,8 +219,8 @@ class _Costs(NamedTuple):
     seeds: NDArray[np.int8] | None
     size: tuple[int, int] | None
 
-    def get(self) -> NDArray[np.float32]:
-        """Return them, once, as soon as they are there."""
+    def take(self) -> NDArray[np.float32]:
+        """Wait for them, shift them in place where a size is known, and return them; to be called once."""
         if self.there is not None:
             self.there.synchronize()
         if self.size is not None:
@@ -233,7 +233,7 @@ def _cut(
     region: Region,
     foresight: Foresight | None,
     guess: Future[None] | None,
-    costs: _Costs,
+    costs: Costs,
     mask: NDArray[np.bool_],
     strength: float,
 ) -> None:
@@ -242,13 +242,13 @@ def _cut(
     if guess is not None:
         guess.result()
     if foresight is not None:
-        mask[:] = foresight.cut(costs.get(), strength=strength)
+        mask[:] = foresight.cut(costs.take(), strength=strength)
     else:
-        mask[:] = region.grid.cut(costs.get(), strength=strength, seeds=region.seeds)
+        mask[:] = region.grid.cut(costs.take(), strength=strength, seeds=region.seeds)
 
 
-def _guess(foresight: Foresight, costs: _Costs, strength: float) -> None:
-    foresight.guess(costs.get(), strength=strength)
+def _guess(foresight: Foresight, costs: Costs, strength: float) -> None:
+    foresight.guess(costs.take(), strength=strength)
 
 
 def sizes_to_choose(examples: Sequence[Example], admm: AdmmConfig) -> list[tuple[int, int]]:

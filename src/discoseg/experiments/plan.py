@@ -94,6 +94,11 @@ class Length:
     epochs: int | None = None
     until: int | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in (("epochs", self.epochs), ("until", self.until)):
+            if value is not None and value < 1:
+                raise UserError(f"--{name} {value} must be at least 1")
+
     def of(self, config: Config) -> Config:
         """Return a configuration of this length."""
         if self.epochs is not None:

@@ -23,7 +23,14 @@ from discoseg.experiments import tables
 from discoseg.experiments.pictures import Shown, compare_methods
 from discoseg.experiments.plan import OURS, TASKS, Cell, Length, Task, What, is_variant, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
-from discoseg.experiments.results import Result, keep_result, read_results, require_same_cases, require_same_settings
+from discoseg.experiments.results import (
+    Result,
+    is_beginning,
+    keep_result,
+    read_results,
+    require_same_cases,
+    require_same_settings,
+)
 from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
 from discoseg.sweep import RunProgress, fit_many
@@ -65,7 +72,7 @@ def reproduce(
     ``finished`` is called with each new result. A training that fails stops no other; in the end all failures are
     raised together.
     """
-    for name, value in (("seeds", seeds), ("jobs", jobs), ("epochs", epochs), ("until", until)):
+    for name, value in (("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
             raise UserError(f"--{name} {value} must be at least 1")
     planned = plan(what, seeds=seeds, variants=variants, tasks=tasks)
@@ -84,8 +91,12 @@ def reproduce(
             made.notes.append(f"{cell.name}: not shown, because its settings have no name or are the task's own by now")
     for cell in cells:
         if cell.name in results:
-            path = out / "results" / f"{cell.name}.json"
-            require_same_settings(results[cell.name], cell.config(tasks, length), path)
+            path, config = out / "results" / f"{cell.name}.json", cell.config(tasks, length)
+            if is_beginning(results[cell.name], config):
+                made.notes.append(f"{cell.name}: its result is of fewer epochs, so it counts as begun")
+                del results[cell.name]
+            else:
+                require_same_settings(results[cell.name], config, path)
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
     failures = _make(missing, results, data, out, jobs, length, device, tasks, progress, finished)
     shown = [results[cell.name] for cell in cells if cell.name in results]

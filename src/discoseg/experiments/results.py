@@ -8,7 +8,7 @@ Files of several machines merge by copying them into one folder. A table reads t
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,12 @@ def require_same_cases(results: Iterable[Result]) -> None:
                 f"{result.cell.name} and {other.cell.name} were trained or scored on different cases (another split, "
                 "or other files), so they cannot stand in one table; keep their results in different folders"
             )
+
+
+def is_beginning(result: Result, config: Config) -> bool:
+    """Say whether a result is that of this configuration but for its epochs, of which it has fewer."""
+    made = from_dict(result.config, base=Config(), where=result.cell.name)
+    return made.epochs < config.epochs and replace(made, epochs=config.epochs) == config
 
 
 def require_same_settings(result: Result, config: Config, path: Path) -> None:

@@ -38,8 +38,8 @@ def stack_terms(
         targets = targets.contiguous()
     mask = None if valid is None else valid.contiguous().view(torch.uint8)
     logits = logits.contiguous(memory_format=torch.channels_last)
-    settings = float(foreground_weight), coupling == "entropy"
-    result: Tensor = _Terms.apply(logits, seeds.contiguous(), targets, mask, settings, *mus)
+    weight, entropy = float(foreground_weight), coupling == "entropy"
+    result: Tensor = _Terms.apply(logits, seeds.contiguous(), targets, mask, weight, entropy, *mus)
     return result
 
 
@@ -61,15 +61,16 @@ class _Terms(torch.autograd.Function):
         seeds: Tensor,
         targets: Tensor,
         valid: Tensor | None,
-        settings: tuple[float, bool],
+        foreground_weight: float,
+        entropy: bool,
         *mus: Tensor,
     ) -> Tensor:
         inputs = logits, seeds, targets, valid, *mus, *[None] * (MOST_TARGETS - len(mus))
         ctx.save_for_backward(*inputs)
-        ctx.settings = settings
+        ctx.settings = {"foreground_weight": foreground_weight, "ENTROPY": entropy}
         programs = math.ceil(seeds.numel() / _BLOCK)
         partials = logits.new_empty(1 + len(mus), programs, dtype=torch.float32)
-        kernels.terms_kernel[(programs,)](*inputs, partials, **_sizes(seeds, targets, settings))
+        kernels.terms_kernel[(programs,)](*inputs, partials, **ctx.settings, **_sizes(seeds, targets))
         return partials.sum(dim=1)
 
     @staticmethod
@@ -79,19 +80,16 @@ class _Terms(torch.autograd.Function):
         dlogits = torch.empty_like(logits)
         programs = math.ceil(seeds.numel() / _BLOCK)
         kernels.logits_gradient_kernel[(programs,)](
-            dterms.contiguous(), *inputs, dlogits, **_sizes(seeds, targets, ctx.settings)
+            dterms.contiguous(), *inputs, dlogits, **ctx.settings, **_sizes(seeds, targets)
         )
-        return dlogits, *[None] * (4 + targets.shape[1])
+        return dlogits, *[None] * (5 + targets.shape[1])
 
 
-def _sizes(seeds: Tensor, targets: Tensor, settings: tuple[float, bool]) -> dict[str, Any]:
-    foreground_weight, entropy = settings
+def _sizes(seeds: Tensor, targets: Tensor) -> dict[str, int]:
     return {
-        "foreground_weight": foreground_weight,
         "pixels": seeds.numel(),
         "image_pixels": seeds[0].numel(),
         "target_step": targets.stride(0),
         "TARGETS": targets.shape[1],
-        "ENTROPY": entropy,
         "BLOCK": _BLOCK,
     }

@@ -36,7 +36,8 @@ class Bounds:
         """
         if margin == 0:
             return self
-        low, high = math.ceil(self.low_vox * (1 + margin)), math.floor(self.high_vox * (1 - margin))
+        part = Fraction(str(margin))  # in exact decimals, as ε is
+        low, high = math.ceil(self.low_vox * (1 + part)), math.floor(self.high_vox * (1 - part))
         if low > high:
             low = high = (self.low_vox + self.high_vox) // 2
         least, most = int(np.count_nonzero(seeds == 1)), int(np.count_nonzero(seeds != 0))
