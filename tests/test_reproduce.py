@@ -63,6 +63,8 @@ def test_tables_share_trainings() -> None:
     first, second = ({cell.name for cell in plan(what)} for what in ("table1", "table2"))
     assert len(first & second) == 9
     for name, method, mu in paper.TABLE2:
+        if (name, method) == ("lv", "crf+size"):  # whose μ is the search's, not the paper's
+            continue
         if mu == next(task for task in TASKS if task.name == name).mu[method]:
             assert paper.TABLE2[name, method, mu] == paper.TABLE1[name, method, None if method == "crf" else 0.0]
 
