@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -133,6 +134,34 @@ def test_trainings_share_the_device(examples: list[Example], tmp_path: Path) -> 
             thread.join()
     assert [state.epoch for state in states] == [6, 6, 6]
     assert all(np.isfinite(row["loss"]) for state in states for row in state.history)
+
+
+def test_data_may_arrive_while_another_training_records(examples: list[Example]) -> None:
+    """A sweep whose trainings differ in their bounds puts data on the device while the first of them are under way."""
+    recording, done = threading.Event(), threading.Event()
+    x = torch.zeros(8, device=CUDA)
+
+    def work() -> None:
+        x.add_(1)
+        if torch.cuda.is_current_stream_capturing():
+            recording.set()
+            assert done.wait(30)
+
+    def record() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            repeated = replay.Replay(work, CUDA)
+            for _ in range(5):
+                repeated()
+            torch.cuda.current_stream().synchronize()
+
+    with ThreadPoolExecutor(1) as pool:
+        recorded = pool.submit(record)
+        assert recording.wait(30)
+        with Material(examples[:3], examples[3:], CUDA) as material:
+            assert len(material.slices) > 0
+        done.set()
+        recorded.result()
+    assert x.tolist() == [5.0] * 8
 
 
 def test_a_resumed_training_goes_on_like_an_uninterrupted_one(examples: list[Example], tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Several trainings at once give the bytes of one after the other, and a failure stops nobody else."""
 
 import os
+import queue
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -162,3 +164,21 @@ def _is_running(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize(("every_s", "within"), [(0.0, 9), (1000.0, 1)])
+def test_reports_within_an_epoch_are_few_but_an_interruption_is_heard_at_once(
+    every_s: float, within: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_REPORT_EVERY_S", every_s)
+    reports, stop = queue.Queue[tuple[Path, float, str]](), threading.Event()
+    report = sweep._reporter(Path("run"), reports, stop)
+    for step in range(1, 10):
+        report(step / 10, "")
+    assert reports.qsize() == within
+    report(1.0, "the epoch has ended")
+    report(2.0, "the next, too")
+    assert reports.qsize() == within + 2
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        report(2.1, "")

@@ -49,7 +49,9 @@ class Material:
         self._lock = threading.Lock()
         if device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # a step's shapes never change: its algorithms are chosen by trial
-            torch.cuda.synchronize()  # each training reads the slices on a stream of its own
+            # Each training reads the slices on a stream of its own. To wait for the whole device would spoil what
+            # another training is recording.
+            torch.cuda.current_stream().synchronize()
 
     def regions(self, crf: CrfConfig, *, honour_seeds: bool) -> list[Region]:
         """Return where each training volume must be cut, with contrast weights that trainings of this σ share."""

@@ -27,7 +27,8 @@ class _Gate:
         finally:
             with self._change:
                 self._running -= 1
-                self._change.notify_all()
+                if self._recording:
+                    self._change.notify_all()
 
     @contextmanager
     def record(self) -> Iterator[None]:

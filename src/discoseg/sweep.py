@@ -7,10 +7,12 @@ the device's random generator, so a sweep on a GPU does not repeat exactly. On a
 cores of their own, and the same seed gives the same bytes.
 """
 
+import math
 import multiprocessing
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -31,6 +33,7 @@ RunProgress = Callable[[Path, float, str], None]
 """Called with a run folder, the epochs done so far and a line about what is going on."""
 
 _AT_ONCE_ON_CUDA = 2  # more fill the GPU no better: see docs/performance.md
+_REPORT_EVERY_S = 0.2  # at most: who reads reports holds Python's lock, which the trainings' threads need at every step
 
 
 @dataclass(frozen=True)
@@ -198,12 +201,20 @@ def _fit(job: Job) -> None:
 
 
 def _reporter(run: Path, reports: _Reports, stop: _Stop) -> Callable[[float, str], None]:
-    """Return what a training calls with its progress: it ends the training when the sweep is interrupted."""
+    """Return what a training calls with its progress: it ends the training when the sweep is interrupted.
+
+    Of reports within an epoch that follow each other closely, only the first is passed on.
+    """
+    last = -math.inf
 
     def report(done: float, message: str) -> None:
+        nonlocal last
         if stop.is_set():
             raise KeyboardInterrupt
-        reports.put((run, done, message))
+        now = time.monotonic()
+        if done == int(done) or now - last >= _REPORT_EVERY_S:
+            reports.put((run, done, message))
+            last = now
 
     return report
 

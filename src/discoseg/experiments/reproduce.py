@@ -135,9 +135,9 @@ def _make(
 
     def collect(cells: Iterable[Cell]) -> None:
         for cell in cells:
-            if cell.name not in results:
-                config = cell.config(tasks, length)
-                result = keep_result(cell, config, out / "runs" / cell.name, out / "results")
+            run = out / "runs" / cell.name
+            if cell.name not in results and RunFolder(run).final.is_file():  # asked at every report: a quick test first
+                result = keep_result(cell, cell.config(tasks, length), run, out / "results")
                 if result is not None:
                     results[cell.name] = result
                     finished(result)
