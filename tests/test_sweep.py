@@ -11,14 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from discoseg import sweep
 from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
 from discoseg.errors import UserError
-from discoseg.sweep import _data_settings, fit_many
+from discoseg.material import Material
+from discoseg.sweep import _data_settings, _without_bounds, fit_many
+from discoseg.train import train_on
+from discoseg.weak.bounds import Bounds
+from discoseg.weak.examples import Example
 from discoseg.workflow import fit
-from test_train import SMALL
+from test_train import MODEL, SMALL
 
 TINY = replace(SMALL, label="LV", method="full", epochs=2)
 
@@ -126,6 +131,40 @@ def test_command_refuses_what_cannot_be(phantoms: Path, tmp_path: Path, capsys: 
 )
 def test_shares_examples_only_where_they_are_equal(other: Config, same: bool) -> None:
     assert (_data_settings(other) == _data_settings(SMALL)) is same
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (replace(SMALL, size_eps=0.2), True),
+        (replace(SMALL, method="crf"), True),
+        (replace(SMALL, method="full"), False),
+        (replace(SMALL, label="RV"), False),
+        (replace(SMALL, admm=replace(SMALL.admm, honour_seeds=False)), False),
+    ],
+)
+def test_shares_volumes_where_bounds_alone_differ(other: Config, same: bool) -> None:
+    assert (_without_bounds(_data_settings(other)) == _without_bounds(_data_settings(SMALL))) is same
+
+
+def test_other_bounds_are_all_that_differs(examples: list[Example], tmp_path: Path) -> None:
+    """A training on material with other bounds is that on material of its own."""
+    cpu, narrow = torch.device("cpu"), []
+    for example in examples[:3]:
+        assert example.bounds is not None
+        narrow.append(replace(example, bounds=Bounds(example.bounds.low_vox + 5, example.bounds.low_vox + 9)))
+    with Material(examples[:3], examples[3:], cpu) as first, Material(narrow, examples[3:], cpu) as own:
+        shared = first.with_bounds(narrow)
+        assert shared.slices.image is first.slices.image
+        assert shared.regions(SMALL.crf, honour_seeds=True) is first.regions(SMALL.crf, honour_seeds=True)
+        assert shared.data == own.data != first.data
+        for method in ("crf+size", "penalty"):
+            config = replace(SMALL, method=method, epochs=2)
+            histories = [
+                train_on(material, config, tmp_path / method / str(number), model=MODEL).history
+                for number, material in enumerate((first, shared, own))
+            ]
+            assert histories[1] == histories[2] != histories[0]
 
 
 def test_trainings_end_with_the_process_that_began_them(tmp_path: Path) -> None:

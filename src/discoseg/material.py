@@ -1,8 +1,10 @@
 """What trainings work on, once for all that share it: examples, their slices on the device, contrast weights, cores."""
 
+import copy
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 
 import torch
@@ -10,7 +12,7 @@ import torch
 from discoseg.config import CrfConfig
 from discoseg.data.files import usable_cores
 from discoseg.proposals import Region, open_regions
-from discoseg.slices import fingerprint, stack_slices
+from discoseg.slices import fingerprint, stack_bounds, stack_slices
 from discoseg.weak.examples import Example
 
 
@@ -52,6 +54,17 @@ class Material:
             # Each training reads the slices on a stream of its own. To wait for the whole device would spoil what
             # another training is recording.
             torch.cuda.current_stream().synchronize()
+
+    def with_bounds(self, training: Sequence[Example]) -> "Material":
+        """Return material of the same volumes with other size bounds, which stand in ``training``.
+
+        It shares everything else, the threads too: they end with the material that it is made from.
+        """
+        other = copy.copy(self)
+        other.training, other.data = training, {**self.data, "training": fingerprint(training)}
+        low, high = stack_bounds(training, self.device)
+        other.slices = replace(self.slices, low=low, high=high)
+        return other
 
     def regions(self, crf: CrfConfig, *, honour_seeds: bool) -> list[Region]:
         """Return where each training volume must be cut, with contrast weights that trainings of this σ share."""

@@ -36,8 +36,7 @@ def stack_slices(examples: Sequence[Example], device: torch.device) -> Slices:
     def tensor(arrays: Sequence[Any]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(arrays)).to(device)
 
-    bounds = [(0, e.seeds.size) if e.bounds is None else (e.bounds.low_vox, e.bounds.high_vox) for e in examples]
-    low, high = torch.tensor(bounds, dtype=torch.float32, device=device).T
+    low, high = stack_bounds(examples, device)
     return Slices(
         image=tensor([e.image for e in examples]),
         seeds=tensor([e.seeds for e in examples]),
@@ -46,6 +45,13 @@ def stack_slices(examples: Sequence[Example], device: torch.device) -> Slices:
         low=low,
         high=high,
     )
+
+
+def stack_bounds(examples: Sequence[Example], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the least and the largest size of each volume in voxels, (V,) float32; without bounds any size will do."""
+    bounds = [(0, e.seeds.size) if e.bounds is None else (e.bounds.low_vox, e.bounds.high_vox) for e in examples]
+    low, high = torch.tensor(bounds, dtype=torch.float32).T.contiguous().to(device)  # there when it returns
+    return low, high
 
 
 def fingerprint(examples: Sequence[Example]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from discoseg.config import Config, load_run_config
+from discoseg.config import Config, Method, load_run_config
 from discoseg.data.files import usable_cores
 from discoseg.errors import UserError
 from discoseg.material import Material
@@ -223,7 +223,8 @@ def _start_threads(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Fut
     device = choose_device("cuda")
     reports: queue.Queue[tuple[Path, float, str]] = queue.Queue()
     stop = threading.Event()
-    shared: dict[str, tuple[Inputs, Material]] = {}
+    shared: dict[str, tuple[Inputs, Material]] = {}  # by all that examples depend on
+    volumes: dict[str, Material] = {}  # by all of that but the size bounds
     gathering = threading.Lock()
     materials = stack.enter_context(ExitStack())  # closed after the threads have ended
     pool = stack.enter_context(ThreadPoolExecutor(workers))
@@ -231,12 +232,17 @@ def _start_threads(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Fut
     def work(job: Job) -> None:
         report = _reporter(job.run, reports, stop)
         report(0.0, "preparing")
-        key = repr((_data_settings(job.config), sorted(job.sources.items())))
+        settings, sources = _data_settings(job.config), sorted(job.sources.items())
+        key, without_bounds = repr((settings, sources)), repr((_without_bounds(settings), sources))
         with gathering:
             if key not in shared:
                 inputs = gather_inputs(job.dataset, job.config, **job.sources)
-                material = Material(inputs.training, inputs.validation, device, idle_cores=workers == 1)
-                shared[key] = inputs, materials.enter_context(material)
+                if without_bounds in volumes:
+                    material = volumes[without_bounds].with_bounds(inputs.training)
+                else:
+                    material = Material(inputs.training, inputs.validation, device, idle_cores=workers == 1)
+                    volumes[without_bounds] = materials.enter_context(material)
+                shared[key] = inputs, material
         inputs, material = shared[key]
         config = replace(job.config, size_csv=inputs.config.size_csv)
         facts = {"model": inputs.model, "sources": inputs.sources}
@@ -257,3 +263,9 @@ def _data_settings(config: Config) -> Config:
         size_csv=config.size_csv,
         admm=replace(plain.admm, honour_seeds=config.admm.honour_seeds),
     )
+
+
+def _without_bounds(settings: Config) -> Config:
+    """Return data settings that are equal for all whose examples differ in nothing but their size bounds."""
+    method: Method = "full" if settings.method == "full" else "partial"
+    return replace(settings, method=method, size_eps=None, size_ml=None, size_csv=None)
