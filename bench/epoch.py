@@ -40,7 +40,7 @@ from discoseg.weak.seeds import make_seeds
 from discoseg.workflow import Inputs, gather_inputs
 from floors import print_floors
 
-WARM_UP = 5  # epochs: the graph of the last, smaller batch is recorded in the fourth
+WARM_UP = 5  # epochs: what runs once in each is recorded in the fourth
 PHASES = ("network", "predict", "size", "crf", "score", "save")
 
 

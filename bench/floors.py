@@ -30,7 +30,7 @@ def print_floors(material: Material, config: Config) -> None:
         predict = PredictionPass(state.network, material.slices, config)
         learn.run(lambda part: None)
         predict.all()
-        batch, step = learn._steps[0]
+        batch, step = learn._batch, learn._step
         image = material.slices.image[:batch]
         flops, saved = _count_work(state.network, image)
         _print_row("training step", _forever(learn, step), batch)

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,10 +31,11 @@ from discoseg.config import (
     OptimiserConfig,
 )
 from discoseg.errors import UserError
-from discoseg.passes import predict_slices
+from discoseg.passes import TrainingPass, predict_slices
 from discoseg.proposals import CrfProposer
+from discoseg.slices import stack_slices
 from discoseg.state import State
-from discoseg.train import train
+from discoseg.train import start_state, train
 from discoseg.weak.examples import Example
 
 MODEL = {"label": "LV", "label_value": 3, "orientation": "LPS", "channels": 1}
@@ -305,6 +307,22 @@ def test_a_start_that_fails_leaves_no_folder(
     with pytest.raises(MemoryError):
         _run(examples, SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("batch", "batches"), [(7, 4), (8, 4), (9, 4), (28, 1), (99, 1)])
+def test_batches_are_full_and_hold_every_slice(examples: list[Example], batch: int, batches: int) -> None:
+    """28 slices: what the last batch lacks comes from the beginning, and no batch has a slice twice."""
+    slices = stack_slices(examples[:3], torch.device("cpu"))
+    assert len(slices) == 28
+    config = replace(SMALL, method="partial", epochs=1, optimiser=replace(SMALL.optimiser, batch=batch))
+    learn = TrainingPass(start_state(slices, config), slices, config)
+    with mock.patch.object(learn, "_batch_losses", wraps=learn._batch_losses) as losses:
+        learn.run(lambda part: None)
+    seen = [call.args[0] for call in losses.call_args_list]
+    assert [len(part) for part in seen] == [min(batch, 28)] * batches
+    assert all(len(part.unique()) == len(part) for part in seen)
+    assert torch.cat(seen).unique().tolist() == list(range(28))
+    assert torch.cat(seen)[:28].unique().tolist() == list(range(28))
 
 
 def test_a_network_too_deep_for_the_slices_is_said(examples: list[Example], tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ Both consist of equal steps over tensors that stay in place, so that on CUDA eac
 from and written to tensors on the device, and the host only says "again".
 """
 
+import math
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 import torch
@@ -24,32 +24,35 @@ _PREDICT_BATCH = {"cuda": 64, "cpu": 32}
 
 
 class TrainingPass:
-    """Mini-batches of 2D slices drawn across volumes, on the augmented loss: one pass over all slices a call."""
+    """Mini-batches of 2D slices drawn across volumes, on the augmented loss: one pass over all slices a call.
+
+    All batches have the same size: the last is filled up with slices that the pass began with. One or two alone would
+    take a step of their own, and decide a good part of the running means that predictions are normalised by.
+    """
 
     def __init__(self, state: State, slices: Slices, config: Config) -> None:
         self._state, self._slices, self._config = state, slices, config
         device = slices.image.device
-        count, batch = len(slices), min(config.optimiser.batch, len(slices))
-        self._order = torch.empty(count, dtype=torch.int64, device=device)
+        self._batch = min(config.optimiser.batch, len(slices))
+        self._count = math.ceil(len(slices) / self._batch)  # of batches
+        self._order = torch.empty(self._count * self._batch, dtype=torch.int64, device=device)
         self._theta: torch.Tensor | None = None
         self._intensities: torch.Tensor | None = None
         self._next = torch.zeros((), dtype=torch.int64, device=device)
-        self._ahead = torch.arange(batch, device=device)
+        self._ahead = torch.arange(self._batch, device=device)
         self._sums = torch.zeros(len(self._terms()), device=device)
         self._ones = torch.ones_like(self._sums)
         self._gradients = WeightGradients(device, state.network)
-        sizes = [batch] * (count // batch) + ([count % batch] if count % batch else [])
-        steps = {size: Replay(partial(self._step, size), device) for size in set(sizes)}
-        self._steps = [(size, steps[size]) for size in sizes]
+        self._step = Replay(self._train_next, device)
 
     def _terms(self) -> list[str]:
         penalty = ["penalty"] if self._config.method == "penalty" else []
         return ["seeds", *(prior.name for prior in self._state.priors), *penalty]
 
     def run(self, progress: Callable[[float], None], beside: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Train on every slice once, in random order; return the learning rate and the mean of each loss term.
+        """Train on every slice, in random order; return the learning rate and the mean of each loss term.
 
-        ``progress`` is told the fraction of the slices done. ``beside`` is called once, early in the pass: on CUDA the
+        ``progress`` is told the fraction of the batches done. ``beside`` is called once, early in the pass: on CUDA the
         steps so far keep the device busy meanwhile.
         """
         state, optimiser = self._state, self._config.optimiser
@@ -59,14 +62,12 @@ class TrainingPass:
         self._draw()
         self._next.zero_()
         self._sums.zero_()
-        done = 0
-        for number, (size, step) in enumerate(self._steps):
-            step()
-            done += size
-            progress(done / len(self._slices))
-            if number == len(self._steps) // 8:  # the host is not ahead of the device by a whole pass
+        for number in range(self._count):
+            self._step()
+            progress((number + 1) / self._count)
+            if number == self._count // 8:  # the host is not ahead of the device by a whole pass
                 beside()
-        sums = (self._sums / len(self._slices)).tolist()
+        sums = (self._sums / self._count).tolist()
         means = {f"loss_{name}": value for name, value in zip(self._terms(), sums, strict=True)}
         total = sum(means.values())
         if not np.isfinite(total):
@@ -78,8 +79,9 @@ class TrainingPass:
 
     def _draw(self) -> None:
         """Draw the order of the slices and their augmentations from the CPU's generator, for the whole epoch."""
-        generator, augment, count = self._state.order, self._config.augment, len(self._slices)
-        self._order.copy_(torch.randperm(count, generator=generator))
+        generator, augment, count = self._state.order, self._config.augment, len(self._order)
+        order = torch.randperm(len(self._slices), generator=generator)
+        self._order.copy_(torch.cat([order, order[: count - len(order)]]))
         theta = sample_transforms(
             count,
             generator,
@@ -91,9 +93,9 @@ class TrainingPass:
         self._theta = _put(theta, self._theta, self._order.device)
         self._intensities = _put(intensities, self._intensities, self._order.device)
 
-    def _step(self, size: int) -> None:
-        """Take the next ``size`` slices: gather, augment, forward, loss, backward, optimiser."""
-        places = self._next + self._ahead[:size]
+    def _train_next(self) -> None:
+        """Take the next batch: gather, augment, forward, loss, backward, optimiser."""
+        places = self._next + self._ahead
         theta = None if self._theta is None else self._theta[places]
         intensities = None if self._intensities is None else self._intensities[places]
         self._state.optimiser.zero_grad(set_to_none=True)
@@ -103,8 +105,8 @@ class TrainingPass:
         self._state.optimiser.step()
         if self._state.weights is not None:
             self._state.weights.update()
-        self._sums.add_(terms.detach(), alpha=size)
-        self._next.add_(size)
+        self._sums.add_(terms.detach())
+        self._next.add_(self._batch)
 
     def _batch_losses(
         self, batch: torch.Tensor, theta: torch.Tensor | None, intensities: torch.Tensor | None

@@ -226,8 +226,7 @@ def start_state(slices: Slices, config: Config) -> State:
 def _require_normalisable(slices: Slices, config: Config) -> None:
     """Refuse a step of one slice that the network shrinks to one pixel: a batch of one value has no variance."""
     _, rows, columns = slices.seeds.shape
-    batch = config.optimiser.batch
-    alone = min(batch, len(slices)) == 1 or len(slices) % batch == 1
+    alone = min(config.optimiser.batch, len(slices)) == 1
     if alone and config.network.name == "unet" and max(rows, columns) <= 2 ** (config.network.depth or 3):
         raise UserError(
             f"--network.depth {config.network.depth or 3} leaves one pixel of a slice of {rows}×{columns}, and a batch "
