@@ -7,8 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +68,24 @@ def _interrupt_after_one(done: float, message: str) -> None:
         raise _Interrupted
 
 
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads in the place of processes, which take seconds to begin."""
+
+    def start(stack: ExitStack, workers: int) -> tuple[Any, Any, Any]:
+        reports, stop = queue.Queue[tuple[Path, float, str]](), threading.Event()
+        pool = stack.enter_context(ThreadPoolExecutor(workers))
+
+        def work(job: sweep.Job) -> None:
+            report = sweep._reporter(job.run, reports, stop)
+            fit(job.dataset, job.run, job.config, **job.sources, device="cpu", resume=job.resume, progress=report)
+
+        return lambda job: pool.submit(work, job), reports, stop
+
+    monkeypatch.setattr(sweep, "_start_processes", start)
+
+
+@pytest.mark.usefixtures("in_threads")
 def test_a_finished_run_goes_on_to_more_epochs_but_not_with_other_settings(phantoms: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     fit(phantoms, run, TINY, device="cpu")

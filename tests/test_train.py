@@ -210,8 +210,7 @@ def test_killed_run_resumes_to_the_same_model(examples: list[Example], tmp_path:
         "t._run(examples, replace(t.SMALL, epochs=8), Path(sys.argv[2]), resume=len(sys.argv) > 3)\n"
     )
     command = [sys.executable, str(script), str(Path(__file__).parent)]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True)
-    process = subprocess.Popen([*command, str(tmp_path / "killed")])
+    whole, process = (subprocess.Popen([*command, str(tmp_path / name)]) for name in ("whole", "killed"))
     latest = tmp_path / "killed/checkpoints/latest.safetensors"
     deadline = time.monotonic() + 120
     while not latest.is_file() and time.monotonic() < deadline:
@@ -220,6 +219,7 @@ def test_killed_run_resumes_to_the_same_model(examples: list[Example], tmp_path:
     process.wait()
     assert not (tmp_path / "killed/checkpoints/final.safetensors").exists()
     subprocess.run([*command, str(tmp_path / "killed"), "resume"], check=True)
+    assert whole.wait() == 0
     final = "checkpoints/final.safetensors"
     assert (tmp_path / "killed" / final).read_bytes() == (tmp_path / "whole" / final).read_bytes()
     assert (tmp_path / "killed/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
