@@ -43,7 +43,7 @@ def test_seeds_never_contradict_their_own_masks(group: list[Mask]) -> None:
         assert (statistics.wrong_foreground_vox, statistics.wrong_background_vox) == (0, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(mask=masks, shape=hnp.array_shapes(min_dims=3, max_dims=3, max_side=7), data=st.data())
 def test_seeds_are_a_window_of_the_template(mask: Mask, shape: tuple[int, int, int], data: st.DataObject) -> None:
     """A click at the border, or outside, leaves the part of the template that is inside."""

@@ -79,7 +79,7 @@ def exact(
 
 @pytest.mark.parametrize("priors", [0, 1, 2])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("foreground_weight", [1.0, 20.0, 0.3])
+@pytest.mark.parametrize("foreground_weight", [1.0, 20.0])
 @pytest.mark.parametrize("coupling", ["square", "entropy"])
 def test_equals_torch_in_double_precision(
     priors: int, masked: bool, foreground_weight: float, coupling: Coupling

@@ -104,6 +104,7 @@ def test_failures_are_all_named_and_stop_nobody_else(phantoms: Path, tmp_path: P
     assert (tmp_path / "good" / FINAL).is_file()
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_an_interruption_begins_nothing_new(phantoms: Path, tmp_path: Path) -> None:
     runs = {tmp_path / name: replace(TINY, epochs=30) for name in ("a", "b", "c", "d")}
 
