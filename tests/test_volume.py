@@ -11,7 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 import SimpleITK
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import DTypeLike, NDArray
 
@@ -397,6 +397,7 @@ def test_a_truncated_plain_nifti_is_named(tmp_path: Path, kept_bytes: int) -> No
 
 @quick
 @given(offset=st.integers(0, 351), value=st.binary(min_size=1, max_size=8))
+@example(offset=81, value=b"\x00\x81\x7f")  # a pixdim that is a signalling NaN
 def test_a_spoilt_header_is_read_or_named(tmp_path: Path, offset: int, value: bytes) -> None:
     path = tmp_path / "broken.nii"
     write_volume(path, make_volume())

@@ -86,7 +86,8 @@ def _spacing_mm(stored: NDArray[np.floating], header: Any, affine: NDArray[np.fl
 
     Where a `stored` pixdim cannot be, the affine's voxel edges count, in `header` too: nibabel puts 1 there.
     """
-    zooms = np.array(header["pixdim"][1:4], dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # a damaged pixdim may be a signalling NaN
+        zooms = np.array(header["pixdim"][1:4], dtype=np.float64)
     edges = np.linalg.norm(affine[:3, :3], axis=0)
     if not ((stored > 0) & np.isfinite(stored)).all():
         header["pixdim"][1:4] = zooms = edges
