@@ -11,7 +11,6 @@ what the kernel counts (Linux only) tells that apart from the lack of cores. Med
 """
 
 import argparse
-import os
 import resource
 import shutil
 import tempfile
@@ -27,10 +26,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from discoseg.data.phantom import write_phantom_dataset
 from discoseg.proposals import Region, open_regions
 from discoseg.weak.examples import Example
-from states import CONFIG, choose_examples
+from states import CONFIG, choose_examples, choose_root
 
 Unary = NDArray[np.float32]
 STRENGTH = CONFIG.crf.strength / CONFIG.admm.mu_crf
@@ -126,12 +124,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp())
-    if data := os.environ.get("DISCOSEG_DATA"):
-        root = Path(data) / "acdc"
-    else:
-        root = folder / "phantoms"
-        write_phantom_dataset(root, cases=5, test_cases=0, seed=11, in_plane=CONFIG.grid.shape)
-    examples = choose_examples(root, folder, replace(CONFIG, label="LV"))
+    examples = choose_examples(choose_root(folder), folder, replace(CONFIG, label="LV"))
     shutil.rmtree(folder)
     regions = open_regions(examples, CONFIG.crf, honour_seeds=True)
     rng = np.random.default_rng(0)

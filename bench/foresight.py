@@ -8,7 +8,6 @@ So few volumes change far more from epoch to epoch than a large training's: rows
 those. Processor time, best of four, in turn.
 """
 
-import os
 import shutil
 import tempfile
 import time
@@ -21,13 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.data.phantom import write_phantom_dataset
 from discoseg.discrete import PottsGrid
 from discoseg.discrete.potts import box_around
 from discoseg.passes import predict_slices
 from discoseg.train import train
 from discoseg.weak.examples import Example
-from states import CONFIG, choose_examples
+from states import CONFIG, choose_examples, choose_root
 
 EPOCHS = ((9, 10), (10, 11), (19, 20))
 CHANGES = (1.0, 0.25, 0.05)
@@ -78,12 +76,7 @@ def _timed(call: Callable[[], T]) -> tuple[float, T]:
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp())
-    if data := os.environ.get("DISCOSEG_DATA"):
-        root = Path(data) / "acdc"
-    else:
-        root = folder / "phantoms"
-        write_phantom_dataset(root, cases=5, test_cases=0, seed=11, in_plane=CONFIG.grid.shape)
-    examples = choose_examples(root, folder, CONFIG)
+    examples = choose_examples(choose_root(folder), folder, CONFIG)
     states = train_states(examples, folder)
     print("\n| epochs | part of the change | from nothing ms | guess ms | after the guess ms | ratio |")
     print("|---|---|---|---|---|---|")

@@ -100,6 +100,14 @@ def _train(out: Path, root: Path, config: Config, stages: dict[str, int]) -> Non
     shutil.rmtree(run)
 
 
+def choose_root(folder: Path) -> Path:
+    """Return the folder of ACDC, or that of phantoms that are made in ``folder`` where DISCOSEG_DATA names no data."""
+    if data := os.environ.get("DISCOSEG_DATA"):
+        return Path(data) / "acdc"
+    write_phantom_dataset(folder / "phantoms", cases=5, test_cases=0, seed=11, in_plane=CONFIG.grid.shape)
+    return folder / "phantoms"
+
+
 def choose_examples(root: Path, cache: Path, config: Config) -> list[Example]:
     """The cases to train on, with seeds from an atlas of all masks outside the validation split."""
     found = find_dataset(root)
