@@ -38,7 +38,7 @@ from discoseg.train import choose_device, train_on
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds
 from discoseg.workflow import Inputs, gather_inputs
-from floors import print_floors
+from floors import print_floors, print_steps_at_once
 
 WARM_UP = 5  # epochs: what runs once in each is recorded in the fourth
 PHASES = ("network", "predict", "size", "crf", "score", "save")
@@ -105,8 +105,8 @@ class Timed:
         return statistics.median(values[self._warm_up :])
 
 
-def side_by_side(count: int, material: Material, inputs: Inputs, config: Config, folder: Path) -> float:
-    """Return the seconds an epoch of one training takes when ``count`` run at once, divided by ``count``."""
+def side_by_side(count: int, material: Material, inputs: Inputs, config: Config, folder: Path) -> list[Timed]:
+    """Return ``count`` trainings that ran at once, with the random seeds 0, 1, …"""
     done: list[Timed] = []
 
     def work(index: int) -> None:
@@ -118,7 +118,7 @@ def side_by_side(count: int, material: Material, inputs: Inputs, config: Config,
     for thread in threads:
         thread.join()
     assert len(done) == count
-    return statistics.mean(timed.median_s() for timed in done) / count
+    return done
 
 
 @contextmanager
@@ -200,9 +200,13 @@ def main() -> None:
                     f"{rival.median_s() / plain.median_s():.2f} × full"
                 )
             if arguments.at_once > 1:
+                if device.type == "cuda":
+                    print_steps_at_once(material, config, arguments.at_once)
                 material.idle_cores = False
-                seconds = side_by_side(arguments.at_once, material, weak, config, folder)
+                beside = side_by_side(arguments.at_once, material, weak, config, folder)
                 material.idle_cores = device.type == "cuda"
+                seconds = statistics.mean(timed.median_s() for timed in beside) / len(beside)
+                print_phases({f"1 of {len(beside)}": beside[0], "another": beside[-1]})
                 print(
                     f"{arguments.at_once} trainings at once: an epoch of one every {1e3 * seconds:.0f} ms, "
                     f"{ours.median_s() / seconds:.2f} × the throughput of one after the other",

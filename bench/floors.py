@@ -1,5 +1,6 @@
 """What a training step must at least cost on a GPU: arithmetic, bytes and launches, beside what it does cost."""
 
+import statistics
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from discoseg.passes import PredictionPass, TrainingPass
 from discoseg.train import start_state
 
 _SHOWN = 12  # kernels of a step, those that take most
+_ROUNDS = 60  # of steps at once
 
 
 def print_floors(material: Material, config: Config) -> None:
@@ -43,6 +45,45 @@ def print_floors(material: Material, config: Config) -> None:
         slices = len(predict._places)
         _print_row("prediction", once, slices)
         print(f"  floor: {flops / batch * slices / 1e9:.1f} GFLOP in {1e3 * flops / batch * slices / flops_a_s:.2f} ms")
+
+
+def print_steps_at_once(material: Material, config: Config, most: int) -> None:
+    """Print what a training step takes when several trainings take theirs at once, and nothing else happens.
+
+    One thread starts the recorded steps of all in turn, each on a stream of its own; so neither Python's lock nor
+    predictions, proposals and files play a part, and what is left is the device's limit. Beside it stands what
+    starting a step takes the host when nothing is under way.
+    """
+    streams = [torch.cuda.Stream() for _ in range(most)]
+    trainings = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            learn = TrainingPass(start_state(material.slices, config), material.slices, config)
+            learn.run(lambda part: None)
+            trainings.append(_forever(learn, learn._step))
+    torch.cuda.synchronize()
+    host_s = []
+    for _ in range(20):
+        start = time.perf_counter()
+        with torch.cuda.stream(streams[0]):
+            trainings[0]()
+        host_s.append(time.perf_counter() - start)
+        torch.cuda.synchronize()
+    print(f"to start a step takes the host {1e3 * statistics.median(host_s):.2f} ms")
+    alone_s = float("nan")
+    for count in [2**k for k in range(most.bit_length()) if 2**k <= most]:
+        start = time.perf_counter()
+        for _ in range(_ROUNDS):
+            for stream, step in zip(streams[:count], trainings, strict=False):
+                with torch.cuda.stream(stream):
+                    step()
+        torch.cuda.synchronize()
+        seconds = (time.perf_counter() - start) / _ROUNDS / count
+        alone_s = seconds if count == 1 else alone_s
+        print(
+            f"steps of {count} at once: one every {1e3 * seconds:.2f} ms, {alone_s / seconds:.2f} × one alone",
+            flush=True,
+        )
 
 
 def _forever(work: TrainingPass | PredictionPass, step: Callable[[], None]) -> Callable[[], None]:
