@@ -140,6 +140,7 @@ def test_data_may_arrive_while_another_training_records(examples: list[Example])
     """A sweep whose trainings differ in their bounds puts data on the device while the first of them are under way."""
     recording, done = threading.Event(), threading.Event()
     x = torch.zeros(8, device=CUDA)
+    torch.cuda.synchronize()  # it is made on another stream than it is read on
 
     def work() -> None:
         x.add_(1)
