@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -45,6 +45,15 @@ class _Gate:
 
 
 _gate = _Gate()
+
+
+def undisturbing() -> AbstractContextManager[None]:
+    """Return a context for other first runs on the device: none of a :class:`Replay` is recorded meanwhile.
+
+    Libraries that choose algorithms or load kernels then make the whole device wait, which would spoil what another
+    thread records. No Replay may be called within.
+    """
+    return _gate.run()
 
 
 class Replay:

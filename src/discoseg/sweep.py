@@ -124,7 +124,7 @@ def _run_all(
     stop: _Stop,
     progress: RunProgress,
 ) -> dict[Path, BaseException]:
-    """Keep ``workers`` jobs under way until all are done; return the errors of those that failed."""
+    """Keep ``workers`` jobs under way until all are done; return the errors of those that failed, the first first."""
     waiting = list(jobs)
     running: dict[Future[None], Path] = {}
     failures: dict[Path, BaseException] = {}
@@ -145,11 +145,11 @@ def _run_all(
     except BaseException:
         stop.set()
         raise
-    return {job.run: failures[job.run] for job in jobs if job.run in failures}
+    return failures
 
 
 def _raise(failures: dict[Path, BaseException]) -> None:
-    """Raise one error that names every run that failed, and why."""
+    """Raise one error that names every run that failed, and why: a defect, if there is one, the first of them."""
     lines = []
     for run, error in failures.items():
         if isinstance(error, BrokenProcessPool):
@@ -157,10 +157,11 @@ def _raise(failures: dict[Path, BaseException]) -> None:
         elif isinstance(error, UserError):
             lines.append(f"{run}: {error}")
         else:
-            error.add_note(f"while training {run}")
+            others = "".join(f"; {other} failed too: {why}" for other, why in failures.items() if other != run)
+            error.add_note(f"while training {run}{others}")
             raise error
     if lines:
-        raise UserError("; ".join(lines))
+        raise UserError("; ".join(sorted(lines)))
 
 
 def _start_processes(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:

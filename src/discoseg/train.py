@@ -25,6 +25,7 @@ from discoseg.networks import build_network
 from discoseg.networks.averaging import WeightAverage
 from discoseg.passes import PredictionPass, TrainingPass, predict_slices
 from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, sizes_to_choose
+from discoseg.replay import undisturbing
 from discoseg.run import RunFolder
 from discoseg.scores import score_cases, score_epoch, score_proposals
 from discoseg.slices import Slices
@@ -74,12 +75,12 @@ def train_on(
     RunFolder.require_usable(run, resume=resume)
     training, validation = material.training, material.validation
     with _own_stream(material.device), Checkpoints() as checkpoints:
-        with _seeding:
+        with _seeding, undisturbing():
             torch.manual_seed(config.seed)
             state = start_state(material.slices, config)
         folder = RunFolder.open(run, resume=resume)
         if folder.latest.is_file():
-            with _seeding:
+            with _seeding, undisturbing():
                 restore_state(folder.latest, state, config, material.data)
             folder.rewind(state.epoch)
             folder.write_config(config)  # more epochs may be wanted now
