@@ -228,9 +228,7 @@ def _is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("every_s", "within"), [(0.0, 9), (1000.0, 1)])
-def test_reports_within_an_epoch_are_few_but_an_interruption_is_heard_at_once(
-    every_s: float, within: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_within_an_epoch_are_few(every_s: float, within: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "_REPORT_EVERY_S", every_s)
     reports, stop = queue.Queue[tuple[Path, float, str]](), threading.Event()
     report = sweep._reporter(Path("run"), reports, stop)
@@ -240,6 +238,15 @@ def test_reports_within_an_epoch_are_few_but_an_interruption_is_heard_at_once(
     report(1.0, "the epoch has ended")
     report(2.0, "the next, too")
     assert reports.qsize() == within + 2
+
+
+def test_an_interrupted_sweep_waits_for_epochs_that_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    report = sweep._reporter(Path("run"), queue.Queue[tuple[Path, float, str]](), stop)
     stop.set()
+    report(2.1, "it may still end")
     with pytest.raises(KeyboardInterrupt):
-        report(2.1, "")
+        report(3.0, "it has ended")
+    monkeypatch.setattr(sweep, "_PATIENCE_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        report(3.1, "too long")

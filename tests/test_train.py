@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import typing
 from concurrent.futures import Future
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from discoseg import checkpoints, metrics
+from discoseg import checkpoints, metrics, replay
 from discoseg import train as training
 from discoseg.checkpoint import load_tensors
 from discoseg.config import (
@@ -33,6 +34,7 @@ from discoseg.config import (
 from discoseg.errors import UserError
 from discoseg.passes import TrainingPass, predict_slices
 from discoseg.proposals import CrfProposer
+from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
 from discoseg.state import State
 from discoseg.train import start_state, train
@@ -96,6 +98,38 @@ def test_resumed_run_ends_in_the_bytes_of_an_uninterrupted_one(
     whole, parts = _files(tmp_path / "whole"), _files(tmp_path / "parts")
     assert whole.keys() == parts.keys()
     assert [name for name in whole if whole[name] != parts[name]] == []
+
+
+def test_an_interruption_after_an_epoch_loses_nothing(examples: list[Example], tmp_path: Path) -> None:
+    """However long ago the last checkpoint was written, and however long it took."""
+
+    def interrupt(done: float, message: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    config = replace(SMALL, method="size", epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        train(examples[:3], examples[3:], config, tmp_path / "run", model=MODEL, device="cpu", progress=interrupt)
+    _, meta = load_tensors(RunFolder(tmp_path / "run").latest)
+    assert meta["epoch"] == 2
+    _run(examples, config, tmp_path / "run", resume=True)
+    _run(examples, config, tmp_path / "whole")
+    assert _files(tmp_path / "run") == _files(tmp_path / "whole")
+
+
+def test_no_training_begins_while_another_is_recorded(examples: list[Example], tmp_path: Path) -> None:
+    """What a network does first may make the whole device wait, which spoils a recording."""
+    begun = threading.Event()
+    config = replace(SMALL, method="penalty", epochs=1)
+    arguments = (examples[:3], examples[3:], config, tmp_path / "run")
+    progress = {"progress": lambda done, message: begun.set()}
+    thread = threading.Thread(target=train, args=arguments, kwargs={"model": MODEL, "device": "cpu", **progress})
+    with replay._gate.record():
+        thread.start()
+        assert not begun.wait(0.5)
+        assert not (tmp_path / "run").exists()
+    thread.join(60)
+    assert begun.is_set()
 
 
 def test_each_method_logs_its_terms(examples: list[Example], tmp_path: Path) -> None:

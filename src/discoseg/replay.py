@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 _EAGER_RUNS = 3  # before the recording: libraries choose algorithms and allocate in their first runs
+# Recorded runs on their way to the device at most. Who launches into a full queue waits within the driver, which we
+# suspect of keeping other trainings' threads waiting, too (docs/performance.md).
+_AHEAD = 2
 
 
 class _Gate:
@@ -68,6 +71,8 @@ class Replay:
         self._work: Callable[[], None] | None = work
         self._plain_runs = _EAGER_RUNS if device.type == "cuda" else None
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._runs = 0
+        self._ends: list[torch.cuda.Event] = []
 
     def __call__(self) -> None:
         """Do the work once, on the current stream; on CUDA that must not be the default one."""
@@ -76,13 +81,21 @@ class Replay:
             return
         if self._work is not None and self._plain_runs == 0:
             self._graph = _record(self._work)
+            self._ends = [torch.cuda.Event(blocking=True) for _ in range(_AHEAD)]
             self._work = None  # it may hold what holds this: the graph's memory must not wait for a garbage collection
-        with _gate.run():
-            if self._graph is not None:
-                self._graph.replay()
-            elif self._work is not None and self._plain_runs is not None:
+        if self._graph is not None:
+            self._replay(self._graph, self._ends[self._runs % _AHEAD])
+        elif self._work is not None and self._plain_runs is not None:
+            with _gate.run():
                 self._plain_runs -= 1
                 self._work()
+
+    def _replay(self, graph: torch.cuda.CUDAGraph, end: torch.cuda.Event) -> None:
+        end.synchronize()  # of the run before the last one; nothing, if there was none
+        self._runs += 1
+        with _gate.run():
+            graph.replay()
+            end.record()
 
 
 def _record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:

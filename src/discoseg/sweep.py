@@ -34,6 +34,7 @@ RunProgress = Callable[[Path, float, str], None]
 
 _AT_ONCE_ON_CUDA = 2  # more fill the GPU no better: see docs/performance.md
 _REPORT_EVERY_S = 0.2  # at most: who reads reports holds Python's lock, which the trainings' threads need at every step
+_PATIENCE_S = 20.0  # how long an epoch under way may go on after an interruption
 
 
 @dataclass(frozen=True)
@@ -204,15 +205,19 @@ def _fit(job: Job) -> None:
 def _reporter(run: Path, reports: _Reports, stop: _Stop) -> Callable[[float, str], None]:
     """Return what a training calls with its progress: it ends the training when the sweep is interrupted.
 
+    An epoch that ends soon is waited for: the training writes down what it has then, and nothing is lost.
     Of reports within an epoch that follow each other closely, only the first is passed on.
     """
     last = -math.inf
+    stopped: float | None = None
 
     def report(done: float, message: str) -> None:
-        nonlocal last
-        if stop.is_set():
-            raise KeyboardInterrupt
+        nonlocal last, stopped
         now = time.monotonic()
+        if stop.is_set():
+            stopped = now if stopped is None else stopped
+            if done == int(done) or now - stopped >= _PATIENCE_S:
+                raise KeyboardInterrupt
         if done == int(done) or now - last >= _REPORT_EVERY_S:
             reports.put((run, done, message))
             last = now

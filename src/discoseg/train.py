@@ -35,7 +35,10 @@ from discoseg.weak.examples import Example
 _seeding = threading.Lock()  # torch's generator is one for all threads
 
 Progress = Callable[[float, str], None]
-"""Called with the epochs done so far (a fraction within an epoch) and a line about what is going on."""
+"""Called with the epochs done so far (a fraction within an epoch) and a line about what is going on.
+
+It may raise KeyboardInterrupt to end the training; after an epoch, so that a later one goes on from there.
+"""
 
 
 def train(
@@ -102,10 +105,15 @@ def train_on(
                     save_model(folder.best, state, config, model)
                 folder.write_snapshot(state.epoch, config.epochs, training, predict.probability, state.priors)
                 folder.write_metrics(state.history)
-                if state.epoch in (1, config.epochs) or checkpoints.due:
+                if written := state.epoch in (1, config.epochs) or checkpoints.due:
                     checkpoints.write(folder.latest, state, config, material.data)  # last: what it says is there
             folder.write_epoch(state.history[-1], clock.seconds)
-            progress(state.epoch, _summary(state))
+            try:
+                progress(state.epoch, _summary(state))
+            except KeyboardInterrupt:
+                if not written:
+                    checkpoints.write(folder.latest, state, config, material.data)
+                raise
         scored = {"training": (training, score_cases(predict.probability, material.slices, training))}
         if validate is not None and material.held_out is not None:
             scored["validation"] = (validation, score_cases(validate.probability, material.held_out, validation))
