@@ -38,6 +38,15 @@ def test_a_run_made_before_a_setting_has_its_default(tmp_path: Path) -> None:
     assert load_config(str(path)) != old
 
 
+def test_a_setting_that_is_gone_must_not_have_been_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(Config()) + "limit = 0.0\n")  # its last table is [admm]
+    assert load_run_config(path) == Config()
+    path.write_text(to_toml(Config()) + "limit = 0.3\n")
+    with pytest.raises(UserError, match="admm: unknown setting 'limit'"):
+        load_run_config(path)
+
+
 def test_a_preset_takes_another_network(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[network]\nname = "enet"\n')

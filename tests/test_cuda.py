@@ -67,7 +67,7 @@ def test_recorded_steps_equal_plain_ones(
         network=NetworkConfig(name=name, width=8),
         augment=replace(SMALL.augment, noise=0.0, crop_max=1.2),
         crf=replace(SMALL.crf, calibrate=name == "enet"),
-        admm=replace(SMALL.admm, limit=0.5, coupling="entropy" if name == "enet" else "square"),
+        admm=replace(SMALL.admm, coupling="entropy" if name == "enet" else "square"),
         optimiser=replace(SMALL.optimiser, lr=1e-3),
     )
     weights = []

@@ -160,11 +160,12 @@ def test_results_merge_and_pictures_need_the_runs(data: Path, made: Path, tmp_pa
 
 
 def test_results_of_an_older_version_still_count(data: Path, made: Path, tmp_path: Path) -> None:
-    """Settings that it did not have yet had their defaults."""
+    """Settings that it did not have yet had their defaults; those that are gone were not in use."""
     shutil.copytree(made / "results", tmp_path / "results")
     path = tmp_path / "results" / "lv-crf-seed0.json"
     values = json.loads(path.read_text(encoding="utf-8"))
-    del values["config"]["admm"]["limit"], values["config"]["penalty"]
+    del values["config"]["admm"]["margin"], values["config"]["penalty"]
+    values["config"]["admm"]["limit"] = 0.0  # which it had, but not in use
     path.write_text(json.dumps(values), encoding="utf-8")
     assert reproduce("curves", data, tmp_path, only="*-crf-*", tasks=TINY).files
     values["config"]["admm"]["rho"] = 0.5

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from discoseg import checkpoints, metrics, replay
+from discoseg import checkpoints, replay
 from discoseg import train as training
 from discoseg.checkpoint import load_tensors
 from discoseg.config import (
@@ -32,8 +32,7 @@ from discoseg.config import (
     OptimiserConfig,
 )
 from discoseg.errors import UserError
-from discoseg.passes import TrainingPass, predict_slices
-from discoseg.proposals import CrfProposer
+from discoseg.passes import TrainingPass
 from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
 from discoseg.state import State
@@ -45,10 +44,10 @@ SMALL = Config(
     epochs=3,
     grid=GridConfig(shape=(32, 32)),
     network=NetworkConfig(name="unet", width=4),
-    optimiser=OptimiserConfig(batch=8, lr=5e-3, average=0.5),
-    crf=CrfConfig(strength=0.3, sigma=0.1, decay=0.9),
+    optimiser=OptimiserConfig(batch=8, lr=5e-3),
+    crf=CrfConfig(strength=0.3, sigma=0.1),
     augment=AugmentConfig(rotate_deg=10, crop_min=0.9, flip=True, gamma=0.1, noise=0.02),
-    admm=AdmmConfig(average=0.5, schedule="balance"),
+    admm=AdmmConfig(schedule="balance"),
 )
 METHODS = typing.get_args(Method)
 
@@ -173,37 +172,6 @@ def test_a_setting_reaches_the_training(changed: dict[str, Any], examples: list[
     }
     assert histories["plain", "partial"] == histories["changed", "partial"]
     assert histories["plain", "crf+size"][-1]["loss"] != histories["changed", "crf+size"][-1]["loss"]
-
-
-def test_the_mean_of_the_weights_is_what_predicts(examples: list[Example], tmp_path: Path) -> None:
-    state = _run(examples, SMALL, tmp_path / "run")
-    kept, _ = load_tensors(tmp_path / "run/checkpoints/final.safetensors")
-    latest, _ = load_tensors(tmp_path / "run/checkpoints/latest.safetensors")
-    weight = "output.weight"
-    assert torch.equal(kept[f"network.{weight}"], latest[f"mean.{weight}"])
-    assert not torch.equal(kept[f"network.{weight}"], latest[f"network.{weight}"])
-    probability = predict_slices(state.predictor, torch.from_numpy(examples[3].image))
-    dice = metrics.dice(probability.numpy() >= 0.5, examples[3].truth)  # type: ignore[arg-type]
-    assert state.history[-1]["val_dice"] == pytest.approx(dice)
-    plain = replace(SMALL, optimiser=replace(SMALL.optimiser, average=0.0))
-    _run(examples, plain, tmp_path / "plain")
-    kept, _ = load_tensors(tmp_path / "plain/checkpoints/final.safetensors")
-    latest, _ = load_tensors(tmp_path / "plain/checkpoints/latest.safetensors")
-    assert torch.equal(kept[f"network.{weight}"], latest[f"network.{weight}"])
-
-
-def test_the_boundary_prior_decays(examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[float] = []
-    start = CrfProposer.start
-
-    def watch(self: CrfProposer, *arguments: Any) -> None:
-        seen.append(self.strength)
-        start(self, *arguments)
-
-    monkeypatch.setattr(CrfProposer, "start", watch)
-    config = replace(SMALL, epochs=3, crf=replace(SMALL.crf, strength=0.4, decay=0.5))
-    _run(examples, config, tmp_path / "run")
-    assert list(dict.fromkeys(seen)) == [0.4, 0.2, 0.1]
 
 
 def test_seeds_alone_are_learnt(examples: list[Example], tmp_path: Path) -> None:

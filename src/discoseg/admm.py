@@ -90,8 +90,6 @@ def move_multipliers(
         change = (new * 0.5).sub_(prior.doubled[part], alpha=0.5)
         squares += torch.stack([x.square().sum(dtype=torch.float64) for x in (difference, change)])
         prior.multiplier[part].add_(difference, alpha=admm.rho)
-        if admm.limit:
-            prior.multiplier[part].clamp_(-admm.limit, admm.limit)
         prior.doubled[part] = new
 
 
@@ -117,8 +115,6 @@ def adapt_mu(prior: Prior, residuals: Residuals, admm: AdmmConfig, epoch: int) -
         prior.mu = min(max(prior.mu * factor, start / _BALANCE_RANGE), start * _BALANCE_RANGE)
     if prior.mu != before:
         prior.multiplier.mul_(before / prior.mu)
-        if admm.limit:
-            prior.multiplier.clamp_(-admm.limit, admm.limit)
 
 
 def scheduled_mu(admm: AdmmConfig, name: PriorName, epoch: int) -> float:

@@ -75,8 +75,6 @@ class OptimiserConfig:
     """Epochs between two decays of the learning rate."""
     weight_decay: float = 0.0
     """L2 weight decay."""
-    average: float = 0.0
-    """Decay at each step of a running mean of the weights, which then predicts, proposes and is kept; 0 has none."""
 
     def __post_init__(self) -> None:
         _require(self.batch >= 1, f"--optimiser.batch {self.batch} must be at least 1")
@@ -86,7 +84,6 @@ class OptimiserConfig:
         _require(
             0 <= self.weight_decay < math.inf, f"--optimiser.weight-decay {self.weight_decay} must not be negative"
         )
-        _require(0 <= self.average < 1, f"--optimiser.average {self.average} must be in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -120,8 +117,6 @@ class CrfConfig:
 
     strength: float = 1.0
     """λ, the weight of boundary length against the label loss; the cut uses λ/μ."""
-    decay: float = 1.0
-    """Factor of λ after every epoch; below 1 the boundary prior guides the beginning and leaves the end to the rest."""
     sigma: float = 0.05
     """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
     calibrate: bool = False
@@ -133,7 +128,6 @@ class CrfConfig:
     def __post_init__(self) -> None:
         _require(0 <= self.strength < math.inf, f"--crf.strength {self.strength} must be 0 or more, and finite")
         _require(0 < self.sigma < math.inf, f"--crf.sigma {self.sigma} must be positive, and finite")
-        _require(0 < self.decay <= 1, f"--crf.decay {self.decay} must be in (0, 1]")
 
 
 @dataclass(frozen=True)
@@ -149,10 +143,6 @@ class AdmmConfig:
     network is sure and wrong."""
     rho: float = 1.0
     """Step of the multiplier update u += ρ(s − y); less than the paper's 1 damps oscillation."""
-    limit: float = 0.0
-    """Largest absolute value of a multiplier, so that they do not grow while the network cannot follow; 0 sets none."""
-    average: float = 0.0
-    """Decay of the running mean of s that proposals and multipliers are made from; 0 takes the last epoch alone."""
     margin: float = 0.0
     """How far inside its bounds a size proposal stays, as a fraction of each bound, because the network follows it only
     roughly: 0.05 makes 95 to 104 voxels of 90 to 110."""
@@ -167,8 +157,6 @@ class AdmmConfig:
         _require(0 < self.mu_crf < math.inf, f"--admm.mu-crf {self.mu_crf} must be positive")
         _require(0 < self.mu_size < math.inf, f"--admm.mu-size {self.mu_size} must be positive")
         _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
-        _require(0 <= self.limit < math.inf, f"--admm.limit {self.limit} must be 0 or more, and finite")
-        _require(0 <= self.average < 1, f"--admm.average {self.average} must be in [0, 1)")
         _require(0 <= self.margin < 1, f"--admm.margin {self.margin} must be in [0, 1)")
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
 
@@ -232,11 +220,6 @@ class Config:
         return self.crf.calibrate and self.uses_crf and self.uses_size
 
     @property
-    def averages(self) -> bool:
-        """Whether proposals are made from the running mean of the probabilities."""
-        return self.admm.average > 0 and bool(self.priors)
-
-    @property
     def needs_bounds(self) -> bool:
         """Whether the method cannot run without size bounds."""
         return self.uses_size or self.method == "penalty"
@@ -294,8 +277,29 @@ def load_config(source: str) -> Config:
 
 
 def load_run_config(path: Path) -> Config:
-    """Return the settings that a run's config.toml holds; those that came later are as they were before them."""
-    return from_dict(_read_toml(path), base=Config(), where=str(path))
+    """Return the settings that a run's config.toml holds."""
+    return from_record(_read_toml(path), where=str(path))
+
+
+_GONE = {
+    "optimiser.average": 0.0,
+    "crf.decay": 1.0,
+    "admm.limit": 0.0,
+    "admm.average": 0.0,
+}  # what each was without use
+
+
+def from_record(values: dict[str, Any], *, where: str) -> Config:
+    """Return the configuration that a run, a model or a result was made with, perhaps by an earlier version.
+
+    Settings that came later are as they were before them; those that are gone must not have been in use.
+    """
+    kept = {part: dict(value) if isinstance(value, dict) else value for part, value in values.items()}
+    for name, unused in _GONE.items():
+        part, key = name.split(".")
+        if isinstance(kept.get(part), dict) and kept[part].get(key) == unused:
+            del kept[part][key]
+    return from_dict(kept, base=Config(), where=where)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -103,8 +103,6 @@ class TrainingPass:
             terms = self._batch_losses(self._order[places], theta, intensities)
             terms.backward(self._ones)  # of their sum
         self._state.optimiser.step()
-        if self._state.weights is not None:
-            self._state.weights.update()
         self._sums.add_(terms.detach())
         self._next.add_(self._batch)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from discoseg.checkpoint import load_tensors
-from discoseg.config import Config, from_dict
+from discoseg.config import from_record
 from discoseg.data.files import image_suffix, list_images, strip_suffix
 from discoseg.data.prepare import Grid, image_to_grid, probabilities_from_grid
 from discoseg.data.volume import Volume, read_volume, write_volume
@@ -63,7 +63,7 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
     tensors, meta = load_tensors(file)
     target = choose_device(device)
     try:
-        config = from_dict(meta["config"], base=Config(), where=str(file))
+        config = from_record(meta["config"], where=str(file))
         facts = meta["model"]
         network = build_network(
             config.network.name,

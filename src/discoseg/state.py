@@ -8,36 +8,26 @@ import torch
 
 from discoseg.admm import Prior
 from discoseg.checkpoint import load_tensors, save_tensors
-from discoseg.config import Config, flatten, to_dict
+from discoseg.config import Config, flatten, from_record, to_dict
 from discoseg.errors import UserError
-from discoseg.networks.averaging import WeightAverage
 
 
 @dataclass
 class State:
     """The network and its optimiser, the priors, and where the training stands.
 
-    ``weights`` is the running mean of the network's weights where the configuration wants one.
-    ``order`` draws batches and augmentations; ``average`` is the running mean of probabilities, (N, H, W);
-    ``slice_sums`` are the latest summed probabilities of each slice, (N,), for the size penalty; ``history`` holds one
-    row of metrics per finished epoch.
+    ``order`` draws batches and augmentations; ``slice_sums`` are the latest summed probabilities of each slice, (N,),
+    for the size penalty; ``history`` holds one row of metrics per finished epoch.
     """
 
     network: torch.nn.Module
     optimiser: torch.optim.Optimizer
     priors: list[Prior]
     order: torch.Generator
-    average: torch.Tensor
     slice_sums: torch.Tensor
-    weights: WeightAverage | None = None
     history: list[dict[str, float]] = field(default_factory=list)
     best_dice: float = -1.0
     best_epoch: int = 0
-
-    @property
-    def predictor(self) -> torch.nn.Module:
-        """The network that predicts: the mean of the weights, or the network itself."""
-        return self.network if self.weights is None else self.weights.network
 
     @property
     def epoch(self) -> int:
@@ -48,7 +38,7 @@ class State:
 def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
     """Write what prediction needs: the network's weights, the configuration, and what the model's data looked like."""
     save_tensors(
-        path, _network_tensors(state.predictor), {"config": to_dict(config), "model": model, "epoch": state.epoch}
+        path, _network_tensors(state.network), {"config": to_dict(config), "model": model, "epoch": state.epoch}
     )
 
 
@@ -60,20 +50,16 @@ def snapshot_state(
     ``data`` are the cases' checksums. The training may go on while the copies are written.
     """
     tensors = _network_tensors(state.network)
-    if state.weights is not None:
-        tensors |= {f"mean.{name}": value for name, value in state.weights.network.state_dict().items()}
-        tensors["mean_steps"] = state.weights.steps
     for prior in state.priors:
         tensors[f"{prior.name}.proposal2"] = prior.doubled
         tensors[f"{prior.name}.multiplier"] = prior.multiplier
     for index, values in state.optimiser.state_dict()["state"].items():
         for name, value in values.items():
             tensors[f"optimiser.{index}.{name}"] = value
-    tensors["average"] = state.average
     tensors["slice_sums"] = state.slice_sums
     tensors["random.order"] = state.order.get_state()
     tensors["random.torch"] = torch.get_rng_state()
-    if state.average.is_cuda:
+    if state.slice_sums.is_cuda:
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     meta = {
         "config": to_dict(config),
@@ -85,7 +71,7 @@ def snapshot_state(
         "mu": {prior.name: prior.mu for prior in state.priors},
     }
     copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    if state.average.is_cuda:
+    if state.slice_sums.is_cuda:
         torch.cuda.current_stream().synchronize()  # the copies are read on another stream
     return copies, meta
 
@@ -108,12 +94,8 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
     _require_same_data(path, meta["data"], data)
     if meta["epoch"] > config.epochs:
         raise UserError(f"{path}: {meta['epoch']} epochs are done already; --epochs {config.epochs} cannot undo them")
-    device = state.average.device
+    device = state.slice_sums.device
     state.network.load_state_dict(network_tensors(tensors))
-    if state.weights is not None:
-        means = {name.removeprefix("mean."): value for name, value in tensors.items() if name.startswith("mean.")}
-        state.weights.network.load_state_dict(means)
-        state.weights.steps.copy_(tensors["mean_steps"])
     for prior in state.priors:
         prior.doubled.copy_(tensors[f"{prior.name}.proposal2"])
         prior.multiplier.copy_(tensors[f"{prior.name}.multiplier"])
@@ -128,11 +110,10 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
             if value.shape == parameter.shape:
                 moments[number][moment] = torch.empty_like(parameter).copy_(value)
     state.optimiser.load_state_dict({**state.optimiser.state_dict(), "state": moments})
-    state.average = tensors["average"].to(device)
     state.slice_sums = tensors["slice_sums"].to(device)
     state.order.set_state(tensors["random.order"])
     torch.set_rng_state(tensors["random.torch"])
-    if "random.cuda" in tensors and state.average.is_cuda:
+    if "random.cuda" in tensors and device.type == "cuda":
         torch.cuda.set_rng_state(tensors["random.cuda"])
     state.history = meta["history"]
     state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
@@ -140,8 +121,7 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
 
 def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """A run goes on only with the settings it was started with; just the number of epochs may differ."""
-    new = flatten(now)
-    old = {**flatten(to_dict(Config())), **flatten(before)}  # settings that came later had their default
+    new, old = flatten(now), flatten(to_dict(from_record(before, where=str(path))))
     for key in sorted(old.keys() | new.keys()):
         if key != "epochs" and old.get(key) != new.get(key):
             raise UserError(

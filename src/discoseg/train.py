@@ -22,7 +22,6 @@ from discoseg.config import Config, PriorName
 from discoseg.errors import UserError
 from discoseg.material import Material
 from discoseg.networks import build_network
-from discoseg.networks.averaging import WeightAverage
 from discoseg.passes import PredictionPass, TrainingPass, predict_slices
 from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, sizes_to_choose
 from discoseg.replay import undisturbing
@@ -123,26 +122,23 @@ def train_on(
 
 
 class _Work(NamedTuple):
-    """What an epoch consists of; ``source`` (N, H, W) is the probability that proposals are made from."""
+    """What an epoch consists of."""
 
     learn: TrainingPass
     predict: PredictionPass
     validate: PredictionPass | None
-    source: torch.Tensor
     proposers: dict[PriorName, CrfProposer | SizeProposer]
     updates: dict[PriorName, MultiplierUpdate]
 
 
 def _prepare(state: State, material: Material, config: Config) -> _Work:
-    predict = PredictionPass(state.predictor, material.slices, config, material.order)
-    source = state.average if config.averages else predict.probability
+    predict = PredictionPass(state.network, material.slices, config, material.order)
     return _Work(
         learn=TrainingPass(state, material.slices, config),
         predict=predict,
-        validate=PredictionPass(state.predictor, material.held_out, config) if material.held_out else None,
-        source=source,
+        validate=PredictionPass(state.network, material.held_out, config) if material.held_out else None,
         proposers=_proposers(material, config),
-        updates={prior.name: MultiplierUpdate(prior, source, config.admm) for prior in state.priors},
+        updates={prior.name: MultiplierUpdate(prior, predict.probability, config.admm) for prior in state.priors},
     )
 
 
@@ -150,10 +146,7 @@ def _run_epoch(
     state: State, work: _Work, material: Material, config: Config, clock: Clock, progress: Progress
 ) -> dict[str, float]:
     """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
-    learn, predict, validate, source, proposers, _ = work
-    if isinstance(crf := proposers.get("crf"), CrfProposer):
-        crf.strength = config.crf.strength * config.crf.decay**state.epoch
-
+    learn, predict, validate, proposers, _ = work
     settled = None
     if material.device.type == "cuda":
         settled = torch.cuda.Event()
@@ -161,7 +154,7 @@ def _run_epoch(
 
     def foresee() -> None:
         for prior in state.priors:
-            proposers[prior.name].foresee(source, prior, settled)
+            proposers[prior.name].foresee(predict.probability, prior, settled)
 
     with clock("network"):
         row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)), foresee)
@@ -169,10 +162,8 @@ def _run_epoch(
         done = 0
         for new in predict.run():
             done += len(new)
-            if config.averages:
-                _average(state, predict.probability, new, config)
             for prior in state.priors:
-                proposers[prior.name].start(source, prior, done)
+                proposers[prior.name].start(predict.probability, prior, done)
     row |= _update_prior(state, "size", work, material, config, clock)
     with clock("score"):  # while cores still cut
         row |= score_epoch(predict.probability, material.slices, material.training, prefix="train")
@@ -226,8 +217,6 @@ def start_state(slices: Slices, config: Config) -> State:
             for name in config.priors
         ],
         order=torch.Generator().manual_seed(config.seed),
-        weights=WeightAverage(network, config.optimiser.average) if config.optimiser.average else None,
-        average=torch.zeros(slices.seeds.shape if config.averages else 0, device=device),
         slice_sums=slice_sums,
     )
 
@@ -268,12 +257,6 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, CrfPropose
     return proposers
 
 
-def _average(state: State, probability: torch.Tensor, new: torch.Tensor, config: Config) -> None:
-    """Take the slices ``new`` (B,) of the probabilities (N, H, W) into their running mean."""
-    decay = config.admm.average if state.epoch > 0 else 0.0
-    state.average[new] = decay * state.average[new] + (1 - decay) * probability[new]
-
-
 def _update_prior(
     state: State, name: PriorName, work: _Work, material: Material, config: Config, clock: Clock
 ) -> dict[str, float]:
@@ -284,7 +267,7 @@ def _update_prior(
         if prior.name == name:
             with clock(name):
                 row[f"mu_{name}"] = prior.mu
-                residuals = work.updates[name](work.proposers[name].finish(work.source, prior, seeds))
+                residuals = work.updates[name](work.proposers[name].finish(work.predict.probability, prior, seeds))
                 row[f"primal_{name}"], row[f"dual_{name}"] = residuals.primal, residuals.dual
                 admm.adapt_mu(prior, residuals, config.admm, state.epoch)
     return row

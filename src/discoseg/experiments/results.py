@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from discoseg.config import Config, flatten, from_dict, load_run_config, to_dict
+from discoseg.config import Config, flatten, from_record, load_run_config, to_dict
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
 from discoseg.experiments.plan import Cell
@@ -130,13 +130,13 @@ def require_same_cases(results: Iterable[Result]) -> None:
 
 def is_beginning(result: Result, config: Config) -> bool:
     """Say whether a result is that of this configuration but for its epochs, of which it has fewer."""
-    made = from_dict(result.config, base=Config(), where=result.cell.name)
+    made = from_record(result.config, where=result.cell.name)
     return made.epochs < config.epochs and replace(made, epochs=config.epochs) == config
 
 
 def require_same_settings(result: Result, config: Config, path: Path) -> None:
     """Refuse a result that another configuration made."""
-    made = from_dict(result.config, base=Config(), where=str(path))  # settings that came later had their default
+    made = from_record(result.config, where=str(path))
     old, new = flatten(to_dict(made)), flatten(to_dict(config))
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
