@@ -1,6 +1,16 @@
 """The exact discrete solvers: numpy in, numpy out, no torch."""
 
+from discoseg.discrete.expansion import Expansion, energy_of_labels, label_by_expansion
 from discoseg.discrete.potts import Cut, Foresight, PottsGrid
 from discoseg.discrete.ranking import check_bounds, select_by_size
 
-__all__ = ["Cut", "Foresight", "PottsGrid", "check_bounds", "select_by_size"]
+__all__ = [
+    "Cut",
+    "Expansion",
+    "Foresight",
+    "PottsGrid",
+    "check_bounds",
+    "energy_of_labels",
+    "label_by_expansion",
+    "select_by_size",
+]

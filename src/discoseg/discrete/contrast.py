@@ -98,6 +98,32 @@ def surface_weight(
 
 
 @njit(nogil=True, cache=True)
+def border_weight(
+    labels: NDArray[np.int8],
+    pairs: NDArray[np.float64],
+    image: NDArray,
+    offsets: NDArray[np.int64],
+    distances_mm: NDArray[np.float64],
+    sigma: float,
+) -> float:
+    """Return the sum of the weights, rounded to float32 as above, times what `pairs` (C, C) has for the labels."""
+    depth, height, width = image.shape
+    falloff = -0.5 / sigma**2
+    total = np.float64(0)
+    for z in range(depth):
+        for y in range(height):
+            for x in range(width):
+                a = labels[z, y, x]
+                for j in range(offsets.shape[0]):
+                    z2, y2, x2 = z + offsets[j, 0], y + offsets[j, 1], x + offsets[j, 2]
+                    if z2 < depth and 0 <= y2 < height and 0 <= x2 < width and labels[z2, y2, x2] != a:
+                        difference = np.float64(image[z, y, x]) - image[z2, y2, x2]
+                        weight = np.float32(math.exp(falloff * difference * difference) / distances_mm[j])
+                        total += weight * pairs[a, labels[z2, y2, x2]]
+    return total
+
+
+@njit(nogil=True, cache=True)
 def charges_of_seeds(
     seeds: NDArray[np.int8], weights: NDArray[np.float32], steps: NDArray[np.int64]
 ) -> NDArray[np.float64]:

@@ -1,0 +1,165 @@
+"""The CRF proposal in many classes: a Potts energy, or one of a metric between classes, lowered by expansion moves."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from discoseg.discrete.contrast import border_weight
+from discoseg.discrete.moves import Model, borrow_posed, energy_in_box, expand_in_turn
+from discoseg.discrete.potts import PottsGrid
+from discoseg.discrete.preflow import borrow_flow, borrow_room
+from discoseg.errors import UserError
+
+MOST_CLASSES = 127  # labels are int8
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A labelling that no expansion move improves."""
+
+    labels: NDArray[np.int8]  # of the image's shape
+    energies: tuple[float, ...]  # before the first move and after each accepted one; of two classes the last alone
+    cycles: int  # rounds over all classes; the last of them changed nothing
+
+    @property
+    def energy(self) -> float:
+        """The energy of the labels, in double precision."""
+        return self.energies[-1]
+
+
+def label_by_expansion(
+    grid: PottsGrid,
+    costs: ArrayLike,
+    *,
+    strength: float,
+    seeds: NDArray[np.integer] | None = None,
+    pairs: ArrayLike | None = None,
+    start: NDArray[np.integer] | None = None,
+) -> Expansion:
+    """Lower the energy of a labelling in C classes until giving one class to any set of voxels does not lower it.
+
+    costs: (C, z, y, x) or (C, y, x), of a voxel in each class, finite. strength: factor of the weights, at least 0.
+    seeds: the image's shape, -1 unknown, else a class; the labels honour them exactly. pairs: (C, C), V below, a
+    metric: symmetric, zeros on the diagonal, no detour shorter; by default 1 between any two classes (Potts). start:
+    labels of the image's shape to begin with; by default the cheapest class of each voxel, of several the lowest.
+
+        Σ_p costs[y_p, p]  +  strength · Σ_pq w_pq V(y_p, y_q)     (each pair of neighbours once)
+
+    A move gives one class to those voxels that lower the energy most by it, found by an exact minimum cut. Classes take
+    turns from 0 up, round after round, until a whole round changes nothing. A move is accepted only if it lowers the
+    energy strictly, in double precision, so rounds come to an end. With the default V and no negative costs the energy
+    is at most twice the least. Two classes are one :meth:`PottsGrid.cut`, the global optimum from any start.
+
+    The grid's weights are built once and kept. In the box around the unknown voxels a thread uses 6 bytes an arc and
+    8 C + 62 a voxel more: 164 MB for 655,360 voxels, 26 neighbours and 4 classes. Several threads may label at once, on
+    one grid or on many.
+
+    >>> grid = PottsGrid(np.array([[0.1, 0.1, 0.5, 0.9]]), spacing_mm=(1, 1), sigma=0.1)
+    >>> costs = np.array([[[0, 2.0, 3, 3]], [[3, 2.5, 1, 3]], [[3, 1.5, 3, 0]]])
+    >>> label_by_expansion(grid, costs, strength=1).labels
+    array([[0, 0, 1, 2]], dtype=int8)
+    """
+    volumes = _as_volumes(grid, costs, strength)
+    classes = volumes.shape[0]
+    metric = _checked_metric(pairs, classes)
+    known = None if seeds is None else _checked_labels(grid, seeds, "seeds", -1, classes)
+    begun = None if start is None else _checked_labels(grid, start, "start", 0, classes)
+    if classes == 2:
+        unary, factor = (volumes[1] - volumes[0]).reshape(grid.shape), strength * float(metric[0, 1])
+        mask = grid.cut(unary, strength=factor, seeds=None if known is None else known.reshape(grid.shape))
+        labels = mask.astype(np.int8)
+        return Expansion(labels, (energy_of_labels(grid, labels, volumes, strength=strength, pairs=pairs),), 1)
+    labels = volumes.argmin(axis=0).astype(np.int8) if begun is None else begun.copy()
+    if known is not None:
+        np.copyto(labels, known, where=known >= 0)
+    part = grid._open(known)
+    z, y, x = (slice(low, low + size) for low, size in zip(part.corner, part.shape, strict=True))
+    inside = labels[z, y, x].flatten()
+    near = np.ascontiguousarray(volumes[:, z, y, x], dtype=np.float64).reshape(classes, -1)
+    model = Model(near, float(strength), metric, part)
+    voxels, arcs = inside.size, grid.neighbours
+    outside = 0.0
+    if voxels < labels.size:
+        outside = _energy(grid, labels, volumes, strength, metric) - energy_in_box(model, inside)
+    moves = borrow_flow(voxels, arcs), borrow_room(voxels), borrow_posed(voxels, arcs)
+    energies, cycles = expand_in_turn(model, inside, *moves)
+    labels[z, y, x] = inside.reshape(part.shape)
+    return Expansion(labels.reshape(grid.shape), tuple(outside + energy for energy in energies), cycles)
+
+
+def energy_of_labels(
+    grid: PottsGrid,
+    labels: NDArray[np.integer],
+    costs: ArrayLike,
+    *,
+    strength: float,
+    pairs: ArrayLike | None = None,
+) -> float:
+    """Return the energy of labels of the image's shape (see `label_by_expansion`), in double precision."""
+    volumes = _as_volumes(grid, costs, strength)
+    classes = volumes.shape[0]
+    checked = _checked_labels(grid, labels, "labels", 0, classes)
+    return _energy(grid, checked, volumes, strength, _checked_metric(pairs, classes))
+
+
+def _energy(
+    grid: PottsGrid,
+    labels: NDArray[np.int8],
+    costs: NDArray[np.floating],
+    strength: float,
+    metric: NDArray[np.float64],
+) -> float:
+    chosen = np.take_along_axis(costs, labels[np.newaxis].astype(np.intp), axis=0)
+    border = border_weight(labels, metric, grid._image, grid._offsets, grid._distances_mm, grid._sigma)
+    return float(chosen.sum(dtype=np.float64)) + strength * border
+
+
+def _as_volumes(grid: PottsGrid, costs: ArrayLike, strength: float) -> NDArray[np.floating]:
+    """Return costs as compiled code takes them, (C, z, y, x)."""
+    if not 0 <= strength < np.inf:
+        raise UserError(f"strength is {strength}: it must not be negative")
+    array = np.asarray(costs)
+    if array.ndim < 3 or array.shape[1:] not in (grid.shape, grid._image.shape):
+        raise UserError(f"costs have the shape {array.shape}: expected one array of {grid.shape} for each class")
+    if not 1 <= len(array) <= MOST_CLASSES:
+        raise UserError(f"costs are of {len(array)} classes: expected 1 to {MOST_CLASSES}")
+    array = np.ascontiguousarray(array, dtype=np.float32 if array.dtype == np.float32 else np.float64)
+    if not np.isfinite(array).all():
+        raise UserError("costs have NaN or infinite values")
+    return array.reshape(len(array), *grid._image.shape)
+
+
+def _checked_labels(
+    grid: PottsGrid, labels: NDArray[np.integer], name: str, lowest: int, classes: int
+) -> NDArray[np.int8]:
+    """Return labels (z, y, x) that are classes, or `lowest`, as compiled code takes them."""
+    volume = grid._shaped(labels, name)
+    if not np.issubdtype(volume.dtype, np.integer):
+        raise UserError(f"{name} are {volume.dtype}: expected integers")
+    low, high = int(volume.min()), int(volume.max())
+    if low < lowest or high >= classes:
+        wrong = low if low < lowest else high
+        raise UserError(f"{name} contain {wrong}: expected {lowest} to {classes - 1}, there are {classes} classes")
+    return np.ascontiguousarray(volume, dtype=np.int8)
+
+
+def _checked_metric(pairs: ArrayLike | None, classes: int) -> NDArray[np.float64]:
+    """Return what `pairs` says of any two classes, (C, C); a cut finds the best move only if it is a metric."""
+    if pairs is None:
+        return 1 - np.eye(classes)
+    metric = np.array(pairs, dtype=np.float64)
+    if metric.shape != (classes, classes):
+        raise UserError(f"pairs has the shape {metric.shape}: expected {(classes, classes)}")
+    if not ((metric >= 0) & (metric < np.inf)).all():
+        raise UserError("pairs has values that are negative, NaN or infinite")
+    if (metric != metric.T).any() or metric.diagonal().any():
+        raise UserError("pairs must be symmetric with zeros on the diagonal")
+    for a, b, c in itertools.product(range(classes), repeat=3):
+        detour = metric[a, c] + metric[c, b]
+        if metric[a, b] > detour * (1 + 1e-12):
+            raise UserError(
+                f"pairs is no metric: {metric[a, b]:g} between classes {a} and {b}, but {detour:g} by way of class {c}"
+            )
+    return metric
