@@ -44,7 +44,7 @@ def train_states(examples: list[Example], folder: Path) -> dict[int, tuple[Stack
         run = replace(config, epochs=epochs)
         state = train(examples, [], run, folder / "run", model={}, device="cpu", resume=bool(states))
         (crf,) = (prior for prior in state.priors if prior.name == "crf")
-        states[epochs] = predict_slices(state.network, images).numpy(), crf.multiplier.numpy().copy()
+        states[epochs] = predict_slices(state.network, images)[0].numpy(), crf.multiplier[0].numpy().copy()
     return states
 
 

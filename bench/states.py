@@ -26,7 +26,7 @@ from discoseg.data.splits import split_cases
 from discoseg.passes import predict_slices
 from discoseg.state import State
 from discoseg.train import train
-from discoseg.weak.examples import Example, chosen_label, training_examples
+from discoseg.weak.examples import Example, chosen_labels, training_examples
 from discoseg.weak.seeds import make_seeds
 
 STAGES = {"early": 2, "middle": 10, "late": 25}  # finished epochs
@@ -111,23 +111,23 @@ def choose_root(folder: Path) -> Path:
 def choose_examples(root: Path, cache: Path, config: Config) -> list[Example]:
     """The cases to train on, with seeds from an atlas of all masks outside the validation split."""
     found = find_dataset(root)
-    label = chosen_label(found, config.label)
+    structures = chosen_labels(found, config.label)
     known, _ = split_cases(found)
     seeds = cache / f"{root.name}-atlas"
     if not seeds.is_dir():
-        make_seeds(found, known, seeds, label=label, grid=config.grid)
+        make_seeds(found, known, seeds, label=structures["LV"], grid=config.grid)
     cases = [case for case in known if case.patient in ACDC_PATIENTS] or known
     grid = Grid(config.grid.shape, config.grid.clip_percent, common_orientation(known))
-    return training_examples(prepare_cases(cases, grid), found, config, label=label, grid=grid, weak=seeds)
+    return training_examples(prepare_cases(cases, grid), found, config, structures=structures, grid=grid, weak=seeds)
 
 
 def _last_unaries(state: State, examples: Sequence[Example], config: Config) -> NDArray[np.float32]:
     """The costs ½ − s − û of the last epoch's cuts, all slices behind each other."""
     images = torch.from_numpy(np.concatenate([example.image for example in examples]))
-    probability = predict_slices(state.network, images)
+    probability = predict_slices(state.network, images)[0]
     (crf,) = (prior for prior in state.priors if prior.name == "crf")
     # The multipliers have moved since that cut: take the step û += ρ(s − ŷ) back.
-    before = crf.multiplier - config.admm.rho * (probability - crf.proposal.float())
+    before = crf.multiplier[0] - config.admm.rho * (probability - crf.proposal[0].float())
     return np.asarray((0.5 - probability - before).numpy())
 
 

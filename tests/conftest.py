@@ -93,4 +93,5 @@ def _example(name: str, image: np.ndarray, truth: np.ndarray) -> Example:
     seeds = np.full(truth.shape, -1, np.int8)
     seeds[binary_erosion(truth, disc, iterations=2)] = 1
     seeds[~binary_dilation(truth, disc, iterations=4)] = 0
-    return Example(name, image, seeds, truth, (9.0, 4.0, 4.0), bounds_from_eps(int(truth.sum()), 0.1))
+    bounds = (bounds_from_eps(int(truth.sum()), 0.1),)
+    return Example(name, image, seeds, truth.astype(np.int8), (9.0, 4.0, 4.0), bounds)

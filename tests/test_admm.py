@@ -16,12 +16,12 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def probability(examples: list[Example]) -> torch.Tensor:
     count = sum(len(example.seeds) for example in examples)
-    return torch.rand(count, 32, 32, generator=torch.Generator().manual_seed(0))
+    return torch.rand(1, count, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 def _prior(name: PriorName, probability: torch.Tensor, mu: float = 2.0) -> admm.Prior:
-    count, rows, columns = probability.shape
-    prior = admm.Prior(name, (count, rows, columns), mu, CPU)
+    structures, count, rows, columns = probability.shape
+    prior = admm.Prior(name, (structures, count, rows, columns), mu, CPU)
     prior.multiplier.copy_(torch.randn(probability.shape, generator=torch.Generator().manual_seed(1)) * 0.3)
     return prior
 
@@ -33,8 +33,8 @@ def _move(prior: admm.Prior, probability: torch.Tensor, proposal: torch.Tensor) 
 
 
 def test_start_is_undecided() -> None:
-    prior = admm.Prior("crf", (2, 3, 4), 1.0, CPU)
-    assert torch.equal(prior.target(torch.tensor([1])), torch.full((1, 3, 4), 0.5))
+    prior = admm.Prior("crf", (5, 2, 3, 4), 1.0, CPU)
+    assert torch.equal(prior.target(torch.tensor([1])), torch.full((5, 1, 3, 4), 0.5))
 
 
 @pytest.mark.parametrize("slices_at_once", [1, 7, 256])

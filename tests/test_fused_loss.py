@@ -141,7 +141,7 @@ def test_more_classes_are_left_to_torch() -> None:
 def test_targets_are_the_very_ones_of_torch(priors: int) -> None:
     torch.manual_seed(0)
     index = torch.tensor([4, 0, 6])
-    stack = [Prior("crf", (7, 61, 47), 1.0, index.device) for _ in range(priors)]
+    stack = [Prior("crf", (1, 7, 61, 47), 1.0, index.device) for _ in range(priors)]
     for prior in stack:
         prior.doubled.random_(0, 3)
         prior.multiplier.normal_()

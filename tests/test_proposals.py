@@ -31,13 +31,13 @@ def slices(examples: list[Example]) -> Slices:
 
 @pytest.fixture
 def probability(slices: Slices) -> torch.Tensor:
-    return torch.rand(slices.seeds.shape, generator=torch.Generator().manual_seed(0))
+    return torch.rand(1, *slices.seeds.shape, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
 def prior(slices: Slices) -> Prior:
     count, rows, columns = slices.seeds.shape
-    prior = Prior("crf", (count, rows, columns), 2.0, CPU)
+    prior = Prior("crf", (1, count, rows, columns), 2.0, CPU)
     prior.multiplier.copy_(torch.randn(slices.seeds.shape, generator=torch.Generator().manual_seed(1)) * 0.3)
     return prior
 
@@ -68,18 +68,18 @@ def test_cuts_are_each_volumes_own_optimum(
 ) -> None:
     regions, turns = open_regions(examples, CRF, honour_seeds=honour), [2, 0, 3, 1]
     proposer = CrfProposer(regions, CRF.strength, pool, CPU, turns=turns)
-    order = torch.cat([torch.arange(len(probability))[regions[index].slices] for index in turns])
+    order = torch.cat([torch.arange(probability.shape[1])[regions[index].slices] for index in turns])
     for _ in range(2):  # an epoch leaves nothing behind
         arrived = torch.full_like(probability, torch.nan)  # a cut that starts too early sees these
-        for done in range(batch, len(probability) + 1, batch):
-            arrived[order[:done]] = probability[order[:done]]
+        for done in range(batch, probability.shape[1] + 1, batch):
+            arrived[:, order[:done]] = probability[:, order[:done]]
             proposer.start(arrived, prior, done)
         proposal = proposer.finish(probability, prior, slices.seeds if honour else None)
     for example, part in _parts(examples):
-        unary = (0.5 - probability[part] - prior.multiplier[part]).numpy()
+        unary = (0.5 - probability[0, part] - prior.multiplier[0, part]).numpy()
         grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
         expected = grid.cut(unary, strength=0.6 / 2.0, seeds=example.seeds if honour else None)
-        assert np.array_equal(proposal[part].numpy(), expected)
+        assert np.array_equal(proposal[0, part].numpy(), expected)
 
 
 @pytest.mark.parametrize("honour", [True, False])
@@ -101,15 +101,15 @@ def test_a_timid_network_keeps_the_size_that_is_known(
     proposal = proposer.finish(timid, prior, slices.seeds if honour else None)
     chosen = SizeProposer(examples, admm, pool, CPU).finish(timid, prior, slices.seeds if honour else None)
     for example, part in _parts(examples):
-        s, size = timid[part].numpy(), chosen[part].numpy()
+        s, size = timid[0, part].numpy(), chosen[0, part].numpy()
         free = (example.seeds < 0) | (not honour)
         middle = s[size & free].min()
         odds = s / (1 - s) * ((1 - middle) / middle)
         grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
         seeds = example.seeds if honour else None
         expected = grid.cut(0.5 - odds / (1 + odds), strength=0.6 / 2.0, seeds=seeds)
-        assert (proposal[part].numpy() != expected).mean() < 1e-3  # float32 rounds
-        assert 0.8 * size.sum() < proposal[part].sum() < 1.2 * size.sum()
+        assert (proposal[0, part].numpy() != expected).mean() < 1e-3  # float32 rounds
+        assert 0.8 * size.sum() < proposal[0, part].sum() < 1.2 * size.sum()
         assert grid.cut(0.5 - s, strength=0.6 / 2.0, seeds=seeds).sum() < 0.5 * size.sum()  # without the shift
 
 
@@ -157,7 +157,7 @@ def test_nobody_but_its_own_cut_waits_for_a_guess(
     proposer.foresee(probability, prior)
     probability = 1 - probability
     expected = plain.finish(probability, prior, slices.seeds)  # there are threads enough
-    proposer.start(probability, prior, len(probability))  # returns at once
+    proposer.start(probability, prior, probability.shape[1])  # returns at once
     time.sleep(0.2)
     assert not any(cut is not None and cut.done() for cut in proposer._cuts)
     go_on.set()
@@ -192,10 +192,10 @@ def test_volumes_without_unknown_voxels_keep_their_seeds(
     for _ in range(2):
         proposal = proposer.finish(probability, prior, seeds)
         for example, part in _parts(known):
-            unary = (0.5 - probability[part] - prior.multiplier[part]).numpy()
+            unary = (0.5 - probability[0, part] - prior.multiplier[0, part]).numpy()
             grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
             expected = grid.cut(unary, strength=0.6 / 2.0, seeds=example.seeds)
-            assert np.array_equal(proposal[part].numpy(), expected)
+            assert np.array_equal(proposal[0, part].numpy(), expected)
         proposer.foresee(probability, prior)
 
 
@@ -214,12 +214,12 @@ def test_selections_are_each_volumes_own_optimum(
     proposal = proposer.finish(probability, prior, slices.seeds if honour else None)
     for example, part in _parts(examples):
         assert example.bounds is not None
-        bounds = example.bounds.inside(margin, example.seeds)
+        bounds = example.bounds[0].inside(margin, example.seeds)
         low, high = bounds.low_vox, bounds.high_vox
-        utility = (probability[part] + prior.multiplier[part] - 0.5).numpy()
+        utility = (probability[0, part] + prior.multiplier[0, part] - 0.5).numpy()
         expected = select_by_size(utility, low, high, seeds=example.seeds if honour else None)
-        assert np.array_equal(proposal[part].numpy(), expected)
-        assert low <= int(proposal[part].sum()) <= high
+        assert np.array_equal(proposal[0, part].numpy(), expected)
+        assert low <= int(proposal[0, part].sum()) <= high
 
 
 def test_a_broken_network_is_said(

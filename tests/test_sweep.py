@@ -174,7 +174,8 @@ def test_other_bounds_are_all_that_differs(examples: list[Example], tmp_path: Pa
     cpu, narrow = torch.device("cpu"), []
     for example in examples[:3]:
         assert example.bounds is not None
-        narrow.append(replace(example, bounds=Bounds(example.bounds.low_vox + 5, example.bounds.low_vox + 9)))
+        low = example.bounds[0].low_vox
+        narrow.append(replace(example, bounds=(Bounds(low + 5, low + 9),)))
     with Material(examples[:3], examples[3:], cpu) as first, Material(narrow, examples[3:], cpu) as own:
         shared = first.with_bounds(narrow)
         assert shared.slices.image is first.slices.image

@@ -189,12 +189,12 @@ def test_checkpoint_honours_bounds_and_seeds(examples: list[Example], tmp_path: 
     for example in examples[:3]:
         part = slice(start, start + len(example.seeds))
         for name in ("crf", "size"):
-            proposal = tensors[f"{name}.proposal2"][part].numpy()
+            proposal = tensors[f"{name}.proposal2"][0, part].numpy()
             assert set(np.unique(proposal)) <= {0, 2}
             assert (proposal[example.seeds >= 0] == 2 * example.seeds[example.seeds >= 0]).all()
         assert example.bounds is not None
-        chosen = tensors["size.proposal2"][part].sum() // 2
-        assert example.bounds.low_vox <= chosen <= example.bounds.high_vox
+        chosen = tensors["size.proposal2"][0, part].sum() // 2
+        assert example.bounds[0].low_vox <= chosen <= example.bounds[0].high_vox
         start = part.stop
 
 

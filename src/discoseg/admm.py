@@ -7,8 +7,14 @@ After each pass of the network over the training slices, every volume gets a bin
 
 and the multipliers move by u += ρ (s − y), where s is the network's foreground probability. The loss then draws s to
 y − u (:func:`discoseg.losses.augmented_term`). With ``crf.calibrate`` the cut sees s + û with its log odds shifted to
-the known size (:mod:`discoseg.discrete.odds`). Arrays over all training slices are (N, H, W); the slices of a volume
+the known size (:mod:`discoseg.discrete.odds`). Arrays over all training slices are (K, N, H, W); the slices of a volume
 are consecutive.
+
+With K structures a proposal labels each voxel with one of them or the background, component c of y is 1 where the label
+is c, and with v_c = s_c + u_c, v_0 = 1 − Σ v_c,
+
+    ŷ = argmin  −½ Σ_p v_{y_p, p}  +  (λ/μ̂) Σ_{pq} w_pq [y_p ≠ y_q]                            α-expansion
+    ỹ = argmax   ½ Σ_p v_{y_p, p}     s.t.  bounds on the voxels of each structure             exact assignment
 """
 
 from collections.abc import Sequence
@@ -26,11 +32,12 @@ _SLICES_AT_ONCE = 256  # that an update takes in, so that its scratch memory doe
 class Prior:
     """One prior's proposal y and scaled multiplier u over all slices, and its penalty parameter μ.
 
-    ``doubled`` (N, H, W) uint8 is 2y: 0 or 2, and 1 before the first proposal, y = ½. ``multiplier`` (N, H, W) float32
-    is u. ``mu_on_device`` is μ where the loss can read it. The tensors stay where they are: recorded steps read them.
+    ``doubled`` (K, N, H, W) uint8 is 2y: 0 or 2, and 1 before the first proposal, y = ½. ``multiplier``, of the same
+    shape, is u in float32. ``mu_on_device`` is μ where the loss can read it. The tensors stay where they are: recorded
+    steps read them.
     """
 
-    def __init__(self, name: PriorName, shape: tuple[int, int, int], mu: float, device: torch.device) -> None:
+    def __init__(self, name: PriorName, shape: tuple[int, int, int, int], mu: float, device: torch.device) -> None:
         self.name = name
         self.doubled = torch.ones(shape, dtype=torch.uint8, device=device)
         self.multiplier = torch.zeros(shape, device=device)
@@ -49,22 +56,25 @@ class Prior:
 
     @property
     def proposal(self) -> torch.Tensor:
-        """The mask y, (N, H, W) bool."""
+        """The masks y, (K, N, H, W) bool."""
         return self.doubled == 2
 
     def target(self, index: torch.Tensor) -> torch.Tensor:
-        """Return y − u of the slices ``index``: what the network's probability is drawn to, (B, H, W)."""
-        return self.doubled[index] * 0.5 - self.multiplier[index]
+        """Return y − u of the slices ``index``: what the network's probabilities are drawn to, (K, B, H, W)."""
+        return self.doubled[:, index] * 0.5 - self.multiplier[:, index]
 
 
 def stack_targets(priors: Sequence[Prior], index: torch.Tensor) -> torch.Tensor:
-    """Return the targets of the slices ``index`` (B,) for each of the priors, (B, T, H, W); on CUDA by one kernel."""
+    """Return the targets of the slices ``index`` (B,), (B, T · K, H, W): the structures of one prior after the other.
+
+    On CUDA one kernel gathers those of a single structure.
+    """
     if kernels_fit(priors[0].multiplier):
         from discoseg.kernels import fused_loss
 
-        if len(priors) <= fused_loss.MOST_TARGETS:
-            return fused_loss.gather_targets([(prior.doubled, prior.multiplier) for prior in priors], index)
-    return torch.stack([prior.target(index) for prior in priors], dim=1)
+        if len(priors) <= fused_loss.MOST_TARGETS and len(priors[0].multiplier) == 1:
+            return fused_loss.gather_targets([(prior.doubled[0], prior.multiplier[0]) for prior in priors], index)
+    return torch.cat([prior.target(index) for prior in priors]).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -78,19 +88,23 @@ class Residuals:
 def move_multipliers(
     prior: Prior, probability: torch.Tensor, proposal: torch.Tensor, admm: AdmmConfig, squares: torch.Tensor
 ) -> None:
-    """Take over the new proposal (N, H, W) bool and move the multipliers by ρ (s − y), without a wait for the device.
+    """Take over the new proposal (K, N, H, W) bool and move the multipliers by ρ (s − y); never wait for the device.
 
-    ``squares`` (2,) float64 becomes the sums over voxels of (s − y)² and (y − y_previous)²: see `residuals_of`.
+    ``probability`` has the same shape. ``squares`` (2,) float64 becomes the sums over voxels and structures of (s − y)²
+    and (y − y_previous)²: see `residuals_of`.
     """
     squares.zero_()
+    probability, proposal, doubled, multiplier = (
+        x.flatten(0, 1) for x in (probability, proposal, prior.doubled, prior.multiplier)
+    )
     for start in range(0, len(probability), _SLICES_AT_ONCE):
         part = slice(start, start + _SLICES_AT_ONCE)
         new = proposal[part].to(torch.uint8) * 2
         difference = probability[part] - new * 0.5
-        change = (new * 0.5).sub_(prior.doubled[part], alpha=0.5)
+        change = (new * 0.5).sub_(doubled[part], alpha=0.5)
         squares += torch.stack([x.square().sum(dtype=torch.float64) for x in (difference, change)])
-        prior.multiplier[part].add_(difference, alpha=admm.rho)
-        prior.doubled[part] = new
+        multiplier[part].add_(difference, alpha=admm.rho)
+        doubled[part] = new
 
 
 def residuals_of(prior: Prior, squares: torch.Tensor) -> Residuals:

@@ -169,7 +169,8 @@ class Config:
     """What guides the network beside the annotated voxels: all voxels of the masks (full), nothing (partial), a
     penalty on the summed probabilities (penalty), or discrete proposals of size, boundary, or both."""
     label: str | None = None
-    """The structure to segment, by name or value; may be left out where the dataset has only one."""
+    """The structure to segment, by name or value; several are joined by commas (RV,MYO,LV), or all. May be left out
+    where the dataset has only one."""
     epochs: int = 250
     """Passes over all training slices."""
     seed: int = 0
@@ -177,9 +178,12 @@ class Config:
     size_eps: float | None = None
     """Size bounds of ±eps (a fraction, 0.1 is 10 %) around the true size, for experiments with masks."""
     size_ml: str | None = None
-    """Size bounds in millilitres for every case, LOW:HIGH; either side may be left empty."""
+    """Size bounds in millilitres for every case, LOW:HIGH; either side may be left empty. LOW:HIGHmm are diameters of
+    a ball of that size. Of several structures, each by its name: LV=60:180,RV=70:200; of a group of cases:
+    LV@ED=60:180."""
     size_csv: Path | None = None
-    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml, or case, size_ml, eps."""
+    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml, or case, size_ml, eps; of several
+    structures, with the column label too."""
     penalty: float = 0.01
     """μ of the size penalty (method penalty only), on violation relative to the upper bound."""
     foreground_weight: float = 1.0

@@ -4,6 +4,10 @@
 
 With the coupling ``entropy`` the squares become CE(s, ŷ − û) and CE(s, ỹ − ũ), their second arguments cut to [0, 1].
 
+With K structures s, y and u have a component for each and one for the background, and (s − y + u)² becomes half the sum
+of their squares, which for K = 1 is the same. Components of s − y + u sum to 0, so the background's is minus the sum of
+the others.
+
 Nothing here reads a value back to the host or lacks a deterministic CUDA implementation (torch's own 2D
 cross-entropy does), so a step made of these can be captured in a CUDA graph and repeated exactly.
 """
@@ -43,6 +47,29 @@ def augmented_term(probability: Tensor, target: Tensor, mu: float | Tensor, vali
     return mu / 2 * square.sum() / probability.numel()
 
 
+def augmented_terms(probability: Tensor, target: Tensor, mu: float | Tensor, valid: Tensor | None = None) -> Tensor:
+    """Pull the probabilities of K structures, (B, K, H, W), towards targets of the same shape, as `augmented_term`."""
+    difference = probability - target
+    square = (difference.square().sum(dim=1) + difference.sum(dim=1).square()) / 2
+    if valid is not None:
+        square = square * valid
+    return mu / 2 * square.sum() / square.numel()
+
+
+def entropy_terms(logits: Tensor, target: Tensor, mu: float | Tensor, valid: Tensor | None = None) -> Tensor:
+    """Pull the probabilities of K structures towards targets (B, K, H, W), as `entropy_term`.
+
+    The targets and the background's, 1 minus their sum, are cut to [0, 1] and divided by what they then sum to.
+    ``logits`` (B, 1 + K, H, W).
+    """
+    target = torch.cat([1 - target.sum(dim=1, keepdim=True), target], dim=1).clamp(0, 1)
+    target = target / target.sum(dim=1, keepdim=True)  # which is at least 1: what was cut off is negative or above 1
+    entropy = -(target * logits.float().log_softmax(dim=1)).sum(dim=1)
+    if valid is not None:
+        entropy = entropy * valid
+    return mu / 2 * entropy.sum() / entropy.numel()
+
+
 def entropy_term(logits: Tensor, target: Tensor, mu: float | Tensor, valid: Tensor | None = None) -> Tensor:
     """Pull the foreground probability towards a proposal: μ/2 · 1/n Σ CE(s, t), with t = ŷ − û cut to [0, 1].
 
@@ -69,17 +96,27 @@ def stack_terms(
 ) -> Tensor:
     """Return the cross-entropy and the term of each prior, (1 + T,).
 
-    ``logits`` (B, K, H, W), of which class 1 is the foreground; ``seeds`` (B, H, W); ``targets`` (B, T, H, W) and
-    ``mus``, the T penalty parameters; ``valid`` (B, H, W) or None; ``foreground_weight`` of the cross-entropy;
-    ``coupling``: `augmented_term` or `entropy_term`. On CUDA it is a few kernels, of the same formulas.
+    ``logits`` (B, 1 + K, H, W), background first; ``seeds`` (B, H, W); ``targets`` (B, T · K, H, W), the K structures
+    of one prior after the other, and ``mus``, the T penalty parameters; ``valid`` (B, H, W) or None;
+    ``foreground_weight`` of the cross-entropy; ``coupling``: `augmented_term` or `entropy_term`. For one structure on
+    CUDA it is a few kernels, of the same formulas.
     """
     if kernels_fit(logits):
         from discoseg.kernels import fused_loss
 
         if fused_loss.terms_fit(logits, targets):
             return fused_loss.stack_terms(logits, seeds, targets, mus, valid, foreground_weight, coupling)
-    probability = foreground(logits)
     terms = [partial_cross_entropy(logits, seeds, foreground_weight)]
+    structures = logits.shape[1] - 1
+    if structures > 1:
+        probabilities = logits.float().softmax(dim=1)[:, 1:]
+        for several, mu in zip(targets.unflatten(1, (len(mus), structures)).unbind(dim=1), mus, strict=True):
+            if coupling == "entropy":
+                terms.append(entropy_terms(logits, several, mu, valid))
+            else:
+                terms.append(augmented_terms(probabilities, several, mu, valid))
+        return torch.stack(terms)
+    probability = foreground(logits)
     for target, mu in zip(targets.unbind(dim=1), mus, strict=True):
         if coupling == "entropy":
             terms.append(entropy_term(logits, target, mu, valid))
@@ -91,6 +128,11 @@ def stack_terms(
 def foreground(logits: Tensor) -> Tensor:
     """Return the probability of class 1, (B, H, W) float32, for logits (B, K, H, W)."""
     return logits.float().softmax(dim=1)[:, 1]
+
+
+def structures(logits: Tensor) -> Tensor:
+    """Return the probability of each structure, (K, B, H, W) float32, for logits (B, 1 + K, H, W)."""
+    return logits.float().softmax(dim=1)[:, 1:].transpose(0, 1)
 
 
 def size_penalty(

@@ -116,30 +116,39 @@ class TrainingPass:
         image, seeds, targets, valid = apply_transforms(theta, slices.image[batch], slices.seeds[batch], targets)
         with network_precision(self._config, image.device):
             logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
-        mus = [prior.mu_on_device for prior in state.priors]
+        mus = [prior.mu_on_device for prior in state.priors]  # of which each has a target for every structure
         weight, coupling = self._config.foreground_weight, self._config.admm.coupling
         terms = losses.stack_terms(logits, seeds, targets, mus, valid, weight, coupling)
         if self._config.method == "penalty":
-            probability = losses.foreground(logits)
-            area = 1.0 if theta is None else pixel_area(theta)
+            terms = torch.cat([terms, self._penalty(logits, batch, theta, valid)[None]])
+        return terms
+
+    def _penalty(
+        self, logits: torch.Tensor, batch: torch.Tensor, theta: torch.Tensor | None, valid: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the size penalty, summed over the structures, and remember the slices' sums."""
+        slices, remembered = self._slices, self._state.slice_sums
+        area = 1.0 if theta is None else pixel_area(theta)
+        penalties = []
+        for number, probability in enumerate(losses.structures(logits)):  # (B, H, W)
             sums = (probability if valid is None else probability * valid).sum(dim=(1, 2)) * area
             penalty = losses.size_penalty(
                 sums,
                 slice_index=batch,
                 volume_of_slice=slices.volume,
-                remembered_sums=state.slice_sums,
-                low=slices.low,
-                high=slices.high,
+                remembered_sums=remembered[number],
+                low=slices.low[number],
+                high=slices.high[number],
                 mu=self._config.penalty,
                 pixels=probability.numel(),
             )
-            terms = torch.cat([terms, penalty[None]])
-            losses.remember_sums(state.slice_sums, batch, sums)
-        return terms
+            penalties.append(penalty)
+            losses.remember_sums(remembered[number], batch, sums)
+        return torch.stack(penalties).sum()
 
 
 class PredictionPass:
-    """The network's foreground probability of all slices, batch by batch, in evaluation mode."""
+    """The network's probability of each structure in all slices, batch by batch, in evaluation mode."""
 
     def __init__(
         self, network: torch.nn.Module, slices: Slices, config: Config, order: torch.Tensor | None = None
@@ -147,14 +156,14 @@ class PredictionPass:
         """``order`` (N,) is the one in which slices are predicted, by default that of the stack."""
         self._network, self._image, self._config = network, slices.image, config
         device = slices.image.device
-        self.probability = torch.empty(slices.seeds.shape, device=device)
+        self.probability = torch.empty(len(slices.structures), *slices.seeds.shape, device=device)
         self._order = torch.arange(len(slices), device=device) if order is None else order
         self._places = torch.arange(_PREDICT_BATCH[device.type], device=device)
         self._next = torch.zeros((), dtype=torch.int64, device=device)
         self._step = Replay(self._predict_next, device)
 
     def run(self) -> Iterator[torch.Tensor]:
-        """Fill ``probability`` (N, H, W) and yield the slices (B,) that are new after each batch."""
+        """Fill ``probability`` (K, N, H, W) and yield the slices (B,) that are new after each batch."""
         self._network.eval()
         self._next.zero_()
         count, batch = len(self._image), len(self._places)
@@ -163,7 +172,7 @@ class PredictionPass:
             yield self._order[start : start + batch]
 
     def all(self) -> torch.Tensor:
-        """Return the probability of all slices, (N, H, W); the next pass overwrites it."""
+        """Return the probabilities of all slices, (K, N, H, W); the next pass overwrites them."""
         for _ in self.run():
             pass
         return self.probability
@@ -176,16 +185,16 @@ class PredictionPass:
         places = self._order[places]
         with network_precision(self._config, places.device):
             logits = self._network(self._image[places])
-        self.probability[places] = losses.foreground(logits)
+        self.probability[:, places] = losses.structures(logits)
         self._next.add_(len(self._places))
 
 
 @torch.no_grad()
 def predict_slices(network: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
-    """Return the foreground probability (N, H, W) of slices (N, C, H, W), in evaluation mode and float32."""
+    """Return the probability of each structure, (K, N, H, W) float32, in slices (N, C, H, W), in evaluation mode."""
     network.eval()
     parts = image.split(_PREDICT_BATCH[image.device.type])
-    return torch.cat([losses.foreground(network(part)) for part in parts])
+    return torch.cat([losses.structures(network(part)) for part in parts], dim=1)
 
 
 def network_precision(config: Config, device: torch.device) -> torch.autocast:

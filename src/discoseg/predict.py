@@ -38,7 +38,7 @@ class Model:
         if len(channels) != self.channels:
             raise UserError(f"{name}: {len(channels)} channels given, the model was trained on {self.channels}")
         image = torch.from_numpy(image_to_grid(channels, self.grid, name=name)).to(self.device)
-        return probabilities_from_grid(predict_slices(self.network, image).cpu().numpy(), channels[0], self.grid)
+        return probabilities_from_grid(predict_slices(self.network, image)[0].cpu().numpy(), channels[0], self.grid)
 
     def segment(self, *channels: Volume, name: str = "image") -> Volume:
         """Return the label map, uint8 of 0 and ``label_value``, with the geometry of the first channel."""
@@ -65,10 +65,12 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
     try:
         config = from_record(meta["config"], where=str(file))
         facts = meta["model"]
+        labels = facts["labels"] if "labels" in facts else {facts["label"]: facts["label_value"]}
+        label = next(iter(labels))
         network = build_network(
             config.network.name,
             channels=facts["channels"],
-            classes=2,
+            classes=1 + len(labels),
             width=config.network.width,
             depth=config.network.depth,
         )
@@ -80,8 +82,8 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
         network.to(target).eval(),
         grid,
         facts["channels"],
-        facts["label"],
-        facts["label_value"],
+        label,
+        labels[label],
         meta["epoch"],
         target,
     )

@@ -77,7 +77,7 @@ def open_regions(examples: Sequence[Example], crf: CrfConfig, *, honour_seeds: b
 
 
 class CrfProposer:
-    """Cuts all volumes of an epoch, each as soon as its probabilities are there.
+    """Cuts all volumes of an epoch, each as soon as its probabilities are there, for one structure.
 
     Beside a GPU the cores have nothing to do while the network trains. They then solve next epoch's cuts with this
     epoch's probabilities, so that only the change is left for when the new ones are there (:meth:`foresee`).
@@ -129,7 +129,7 @@ class CrfProposer:
     def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
         """Cut the volumes that have not been started and are among the first ``done`` slices predicted.
 
-        ``probability`` is (N, H, W).
+        ``probability`` is (1, N, H, W).
         """
         first, last = len(self._cuts), bisect_right(self._ends, done)
         if first == last:
@@ -146,9 +146,9 @@ class CrfProposer:
             self._cuts.append(cut)
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
-        """Return the CRF proposals ŷ of all volumes, (N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
-        self.start(probability, prior, len(probability))
-        proposal = torch.zeros_like(probability, dtype=torch.bool) if seeds is None else seeds == 1
+        """Return the CRF proposals ŷ of all volumes, (1, N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
+        self.start(probability, prior, probability.shape[1])
+        proposal = torch.zeros_like(probability, dtype=torch.bool) if seeds is None else (seeds == 1)[None]
         for cut in self._cuts:
             if cut is not None:
                 cut.result()
@@ -159,7 +159,7 @@ class CrfProposer:
         return proposal
 
     def foresee(self, probability: torch.Tensor, prior: Prior, settled: torch.cuda.Event | None = None) -> None:
-        """Begin the next cuts with the last probabilities (N, H, W) and the new multipliers, where cores are free.
+        """Begin the next cuts with the last probabilities (1, N, H, W) and the new multipliers, where cores are free.
 
         Steps of the training may be under way on the current stream: the costs are copied beside them, and what comes
         after the steps waits for the copies. ``settled`` has happened once probabilities and multipliers are there.
@@ -256,20 +256,21 @@ def sizes_to_choose(examples: Sequence[Example], admm: AdmmConfig) -> list[tuple
     sizes = []
     for example in examples:
         assert example.bounds is not None
-        bounds = example.bounds.inside(admm.margin, example.seeds)
+        (whole,) = example.bounds
+        bounds = whole.inside(admm.margin, example.seeds)
         seeded = int(np.count_nonzero(example.seeds == 1)) if admm.honour_seeds else 0
         sizes.append((max(bounds.low_vox - seeded, 0), max(bounds.high_vox - seeded, 0)))
     return sizes
 
 
 class SizeProposer:
-    """Selects the best voxels of all volumes within their bounds."""
+    """Selects the best voxels of all volumes within their bounds, for one structure."""
 
     def __init__(self, examples: Sequence[Example], admm: AdmmConfig, pool: Executor, device: torch.device) -> None:
         """``examples`` have bounds; ``admm`` says whether seeds are honoured, and the margin."""
         self._pool = pool
         honour_seeds = admm.honour_seeds
-        within = [e.bounds.inside(admm.margin, e.seeds) for e in examples if e.bounds is not None]
+        within = [e.bounds[0].inside(admm.margin, e.seeds) for e in examples if e.bounds is not None]
         assert len(within) == len(examples)
         self._bounds = [(bounds.low_vox, bounds.high_vox) for bounds in within]
         self._seeds = [example.seeds if honour_seeds else None for example in examples]
@@ -289,10 +290,10 @@ class SizeProposer:
         """Do nothing: a selection takes no time to speak of."""
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
-        """Return the size proposals ỹ of all volumes, (N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
+        """Return the size proposals ỹ of all volumes, (1, N, H, W) bool; ``seeds`` (N, H, W) where these count."""
         if self._selector is not None:
             return self._select_on_device(self._selector, probability, prior, seeds)
-        utility = probability + prior.multiplier - 0.5
+        utility = probability[0] + prior.multiplier[0] - 0.5
         volumes = np.split(utility.numpy(), np.cumsum(self._depths)[:-1])
 
         def select(
@@ -300,7 +301,8 @@ class SizeProposer:
         ) -> NDArray[np.bool_]:
             return select_by_size(values, *bounds, seeds=fixed)
 
-        return torch.from_numpy(np.concatenate(list(self._pool.map(select, volumes, self._bounds, self._seeds))))
+        chosen = np.concatenate(list(self._pool.map(select, volumes, self._bounds, self._seeds)))
+        return torch.from_numpy(chosen)[None]
 
     def _select_on_device(
         self, selector: SizeSelector, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None
@@ -310,7 +312,7 @@ class SizeProposer:
             self._proposal = torch.empty_like(probability, dtype=torch.bool)
 
             def select() -> None:  # the tensors are the training's own and stay where they are
-                self._proposal.copy_(selector.select(probability + prior.multiplier - 0.5, seeds))
+                self._proposal[0] = selector.select(probability[0] + prior.multiplier[0] - 0.5, seeds)
 
             self._recorded = Replay(select, probability.device)
         self._recorded()
@@ -325,7 +327,7 @@ class MultiplierUpdate:
     """
 
     def __init__(self, prior: Prior, probability: torch.Tensor, admm: AdmmConfig) -> None:
-        """``probability`` (N, H, W); ``admm`` has the multipliers' step and limit."""
+        """``probability`` (K, N, H, W); ``admm`` has the multipliers' step."""
         self._prior = prior
         self._proposal = torch.empty_like(probability, dtype=torch.bool)
         self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
@@ -334,7 +336,7 @@ class MultiplierUpdate:
         )
 
     def __call__(self, proposal: torch.Tensor) -> Residuals:
-        """Take over the proposal (N, H, W) bool and return the residuals."""
+        """Take over the proposal (K, N, H, W) bool and return the residuals."""
         self._proposal.copy_(proposal)
         self._move()
         return residuals_of(self._prior, self._squares)

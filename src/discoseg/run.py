@@ -156,8 +156,9 @@ class RunFolder:
     ) -> None:
         """Keep one slice of the first training cases at epochs 1, 2, 5, 10, 20, 50, … and the last.
 
-        snapshots/epoch_NNNN.npz holds, for case k, ``k.image`` uint8 (H, W), ``k.seeds`` int8, ``k.truth`` bool where
-        there is one, ``k.probability`` uint8 (0 to 255), and ``k.crf`` and ``k.size`` bool where they are made.
+        snapshots/epoch_NNNN.npz holds, for case k, ``k.image`` uint8 (H, W), ``k.seeds`` int8, ``k.truth`` int8 where
+        there is one, ``k.probability`` uint8 (0 to 255), and ``k.crf`` and ``k.size`` int8 where they are made. With K
+        structures these are labels 0 to K, and the probability is (K, H, W).
         """
         if epoch != epochs and str(epoch).rstrip("0") not in ("1", "2", "5"):
             return
@@ -167,11 +168,14 @@ class RunFolder:
             shown = _middle_slice(example)
             arrays[f"{index}.image"] = np.round(example.image[shown, 0] * 255).astype(np.uint8)
             arrays[f"{index}.seeds"] = example.seeds[shown]
-            arrays[f"{index}.probability"] = (probability[start + shown] * 255).round().to(torch.uint8).cpu().numpy()
+            levels = (probability[:, start + shown] * 255).round().to(torch.uint8).cpu().numpy()
+            arrays[f"{index}.probability"] = levels[0] if len(levels) == 1 else levels
             if example.truth is not None:
                 arrays[f"{index}.truth"] = example.truth[shown]
             for prior in priors:
-                arrays[f"{index}.{prior.name}"] = (prior.doubled[start + shown] == 2).cpu().numpy()
+                masks = (prior.doubled[:, start + shown] == 2).cpu().numpy()  # (K, H, W)
+                numbers = np.arange(1, 1 + len(masks), dtype=np.int8)
+                arrays[f"{index}.{prior.name}"] = np.tensordot(numbers, masks.astype(np.int8), axes=1)
             start += len(example.seeds)
         with write_atomically(self.snapshots / f"epoch_{epoch:04d}.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -198,8 +202,8 @@ def _commit() -> str | None:
 
 def _middle_slice(example: Example) -> int:
     """Return the slice with the most foreground, by the mask where there is one, else by the seeds."""
-    foreground = example.seeds == 1 if example.truth is None else example.truth
-    return int(foreground.sum(axis=(1, 2)).argmax())
+    labels = example.seeds if example.truth is None else example.truth
+    return int((labels > 0).sum(axis=(1, 2)).argmax())
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

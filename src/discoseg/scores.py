@@ -1,6 +1,7 @@
 """How well an epoch did: Dice, size and bounds of every volume, and their summary."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -10,56 +11,103 @@ from discoseg.metrics import dice_by_volume, voxels_by_volume
 from discoseg.slices import Slices
 from discoseg.weak.examples import Example
 
+_SLICES_AT_ONCE = 256
+
 
 def score_epoch(
     probability: torch.Tensor, slices: Slices, examples: Sequence[Example], *, prefix: str
 ) -> dict[str, float]:
     """Return the epoch's row for one set of volumes: means over them, keys starting with ``prefix``.
 
-    ``probability`` (N, H, W). Dice and the ratio of predicted to true size need masks, the share of volumes inside
-    their bounds needs bounds, and each is left out where none has them.
+    ``probability`` (K, N, H, W). Dice and the ratio of predicted to true size need masks, the share of volumes inside
+    their bounds needs bounds, and each is left out where none has them. With several structures these are means over
+    them, and the Dice and ratio of each follow under its name.
     """
     cases = score_cases(probability, slices, examples)
     row: dict[str, float] = {}
-    known = np.array([example.truth is not None for example in examples])
-    if known.any():
-        row[f"{prefix}_dice"] = float(np.mean([case["dice"] for case in cases if "dice" in case]))
-        ratio = [case["size_vox"] / case["true_vox"] for case in cases if case.get("true_vox", 0) > 0]
-        if ratio:
-            row[f"{prefix}_size_ratio"], row[f"{prefix}_size_ratio_std"] = float(np.mean(ratio)), float(np.std(ratio))
-    inside = [case["low_vox"] <= case["size_vox"] <= case["high_vox"] for case in cases if "low_vox" in case]
+    endings = _endings(slices.structures)
+    dice = {end: [case[f"dice{end}"] for case in cases if f"dice{end}" in case] for end in endings}
+    sizes = {end: [(c[f"size_vox{end}"], c.get(f"true_vox{end}", 0)) for c in cases] for end in endings}
+    ratio = {end: [size / true for size, true in pairs if true > 0] for end, pairs in sizes.items()}
+    inside = [
+        case[f"low_vox{end}"] <= case[f"size_vox{end}"] <= case[f"high_vox{end}"]
+        for case in cases
+        for end in endings
+        if f"low_vox{end}" in case
+    ]
+    if overlaps := list(chain(*dice.values())):
+        row[f"{prefix}_dice"] = float(np.mean(overlaps))
+    if ratios := list(chain(*ratio.values())):
+        row[f"{prefix}_size_ratio"], row[f"{prefix}_size_ratio_std"] = float(np.mean(ratios)), float(np.std(ratios))
     if inside:
         row[f"{prefix}_inside_bounds"] = float(np.mean(inside))
+    for end in endings if len(endings) > 1 else ():
+        row |= {f"{prefix}_dice{end}": float(np.mean(dice[end]))} if dice[end] else {}
+        row |= {f"{prefix}_size_ratio{end}": float(np.mean(ratio[end]))} if ratio[end] else {}
     return row
 
 
 def score_proposals(priors: Sequence[Prior], slices: Slices, examples: Sequence[Example]) -> dict[str, float]:
-    """Return the mean Dice of each prior's proposals over the volumes with masks; nothing where there are none."""
+    """Return the mean Dice of each prior's proposals over structures and volumes with masks; nothing without any."""
     known = np.array([example.truth is not None for example in examples])
-    if not known.any():
+    if not known.any() or not priors:
         return {}
-    dice = {p.name: dice_by_volume(p.proposal, slices.truth, slices.volume, len(examples)) for p in priors}
-    if not dice:
-        return {}
-    values = torch.stack(list(dice.values())).cpu().numpy()  # one wait for the device
-    return {f"{name}_dice": float(row[known].mean()) for name, row in zip(dice, values, strict=True)}
+    dice = [
+        dice_by_volume(prior.doubled[number] == 2, slices.truth == number + 1, slices.volume, len(examples))
+        for prior in priors
+        for number in range(len(slices.structures))
+    ]
+    values = torch.stack(dice).view(len(priors), -1, len(examples)).cpu().numpy()  # one wait for the device
+    return {f"{prior.name}_dice": float(row[:, known].mean()) for prior, row in zip(priors, values, strict=True)}
 
 
 def score_cases(probability: torch.Tensor, slices: Slices, examples: Sequence[Example]) -> list[dict[str, float]]:
-    """Return for every volume its predicted size in voxels and, where known, Dice, true size and bounds."""
-    mask = probability >= 0.5
-    of_volumes = (
-        dice_by_volume(mask, slices.truth, slices.volume, len(examples)),
-        voxels_by_volume(mask, slices.volume, len(examples)),
-        voxels_by_volume(slices.truth, slices.volume, len(examples)),
-    )
-    dice, sizes, truths = torch.stack([values.double() for values in of_volumes]).tolist()  # one wait for the device
+    """Return for every volume its predicted size in voxels and, where known, Dice, true size and bounds.
+
+    With several structures, each has these under its name, and ``dice`` is their mean.
+    """
+    labels, volumes = label_map(probability), len(examples)
+    of_volumes = []
+    for number in range(1, 1 + len(slices.structures)):
+        mask, truth = labels == number, slices.truth == number
+        of_volumes += [
+            dice_by_volume(mask, truth, slices.volume, volumes).double(),
+            voxels_by_volume(mask, slices.volume, volumes).double(),
+            voxels_by_volume(truth, slices.volume, volumes).double(),
+        ]
+    values = torch.stack(of_volumes).view(-1, 3, volumes).tolist()  # one wait for the device
+    endings = _endings(slices.structures)
     cases: list[dict[str, float]] = []
     for index, example in enumerate(examples):
-        case: dict[str, float] = {"size_vox": int(sizes[index])}
-        if example.truth is not None:
-            case |= {"dice": dice[index], "true_vox": int(truths[index])}
-        if example.bounds is not None:
-            case |= {"low_vox": example.bounds.low_vox, "high_vox": example.bounds.high_vox}
+        case: dict[str, float] = {}
+        for number, (end, (dice, sizes, truths)) in enumerate(zip(endings, values, strict=True)):
+            case[f"size_vox{end}"] = int(sizes[index])
+            if example.truth is not None:
+                case |= {f"dice{end}": dice[index], f"true_vox{end}": int(truths[index])}
+            if example.bounds is not None:
+                bounds = example.bounds[number]
+                case |= {f"low_vox{end}": bounds.low_vox, f"high_vox{end}": bounds.high_vox}
+        if example.truth is not None and len(endings) > 1:
+            case = {"dice": float(np.mean([case[f"dice{end}"] for end in endings])), **case}
         cases.append(case)
     return cases
+
+
+def label_map(probability: torch.Tensor) -> torch.Tensor:
+    """Return the label of each voxel, (N, H, W) uint8: 0, or k where the k-th structure is the most probable.
+
+    ``probability`` (K, N, H, W). One structure wins from ½ on; of several equal ones the first does, background before
+    all.
+    """
+    if len(probability) == 1:
+        return (probability[0] >= 0.5).to(torch.uint8)
+    labels = torch.empty(probability.shape[1:], dtype=torch.uint8, device=probability.device)
+    for part in range(0, len(labels), _SLICES_AT_ONCE):  # scratch memory must not grow with the dataset
+        some = probability[:, part : part + _SLICES_AT_ONCE]
+        labels[part : part + _SLICES_AT_ONCE] = torch.cat([1 - some.sum(dim=0, keepdim=True), some]).argmax(dim=0)
+    return labels
+
+
+def _endings(structures: Sequence[str]) -> list[str]:
+    """Return what columns of each structure end in: nothing, where there is only one."""
+    return [""] if len(structures) == 1 else [f"_{name}" for name in structures]

@@ -15,8 +15,9 @@ from discoseg.weak.examples import Example
 class Slices:
     """All slices of a set of volumes on the training device, the slices of a volume consecutive.
 
-    ``image`` (N, C, H, W) float32; ``seeds`` (N, H, W) int8; ``truth`` (N, H, W) bool, False where there is no mask;
-    ``volume`` (N,) the volume of each slice; ``low`` and ``high`` (V,) float32 size bounds in voxels.
+    ``image`` (N, C, H, W) float32; ``seeds`` (N, H, W) int8; ``truth`` (N, H, W) int8, 0 where there is no mask;
+    ``volume`` (N,) the volume of each slice; ``low`` and ``high`` (K, V) float32 size bounds in voxels, of each of the
+    K ``structures``.
     """
 
     image: torch.Tensor
@@ -25,6 +26,7 @@ class Slices:
     volume: torch.Tensor
     low: torch.Tensor
     high: torch.Tensor
+    structures: tuple[str, ...] = ("foreground",)
 
     def __len__(self) -> int:
         return len(self.image)
@@ -40,17 +42,25 @@ def stack_slices(examples: Sequence[Example], device: torch.device) -> Slices:
     return Slices(
         image=tensor([e.image for e in examples]),
         seeds=tensor([e.seeds for e in examples]),
-        truth=tensor([np.zeros(e.seeds.shape, bool) if e.truth is None else e.truth for e in examples]),
+        truth=tensor([np.zeros(e.seeds.shape, np.int8) if e.truth is None else e.truth for e in examples]),
         volume=tensor([np.full(len(e.seeds), i) for i, e in enumerate(examples)]),
         low=low,
         high=high,
+        structures=examples[0].structures,
     )
 
 
 def stack_bounds(examples: Sequence[Example], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the least and the largest size of each volume in voxels, (V,) float32; without bounds any size will do."""
-    bounds = [(0, e.seeds.size) if e.bounds is None else (e.bounds.low_vox, e.bounds.high_vox) for e in examples]
-    low, high = torch.tensor(bounds, dtype=torch.float32).T.contiguous().to(device)  # there when it returns
+    """Return the least and the largest size of each structure in each volume, in voxels, (K, V) float32.
+
+    Without bounds any size will do.
+    """
+    free = [(0, e.seeds.size) for e in examples]
+    bounds = [
+        [any_size] * len(e.structures) if e.bounds is None else [(b.low_vox, b.high_vox) for b in e.bounds]
+        for e, any_size in zip(examples, free, strict=True)
+    ]
+    low, high = torch.tensor(bounds, dtype=torch.float32).permute(2, 1, 0).contiguous().to(device)  # there on return
     return low, high
 
 
@@ -58,7 +68,8 @@ def fingerprint(examples: Sequence[Example]) -> dict[str, str]:
     """Return a checksum of what each example holds by its name: image, seeds, truth and bounds."""
     sums = {}
     for example in examples:
-        checksum = zlib.crc32(repr((example.spacing_mm, example.bounds, example.image.shape)).encode())
+        bounds = example.bounds[0] if example.bounds is not None and len(example.bounds) == 1 else example.bounds
+        checksum = zlib.crc32(repr((example.spacing_mm, bounds, example.image.shape)).encode())
         for array in (example.image, example.seeds, example.truth):
             if array is not None:
                 checksum = zlib.crc32(np.ascontiguousarray(array).data, checksum)

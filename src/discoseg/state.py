@@ -16,8 +16,8 @@ from discoseg.errors import UserError
 class State:
     """The network and its optimiser, the priors, and where the training stands.
 
-    ``order`` draws batches and augmentations; ``slice_sums`` are the latest summed probabilities of each slice, (N,),
-    for the size penalty; ``history`` holds one row of metrics per finished epoch.
+    ``order`` draws batches and augmentations; ``slice_sums`` are the latest summed probabilities of each slice,
+    (K, N), for the size penalty; ``history`` holds one row of metrics per finished epoch.
     """
 
     network: torch.nn.Module
@@ -110,7 +110,7 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
             if value.shape == parameter.shape:
                 moments[number][moment] = torch.empty_like(parameter).copy_(value)
     state.optimiser.load_state_dict({**state.optimiser.state_dict(), "state": moments})
-    state.slice_sums = tensors["slice_sums"].to(device)
+    state.slice_sums = tensors["slice_sums"].to(device).view_as(state.slice_sums)
     state.order.set_state(tensors["random.order"])
     torch.set_rng_state(tensors["random.torch"])
     if "random.cuda" in tensors and device.type == "cuda":

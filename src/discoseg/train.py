@@ -20,6 +20,7 @@ from discoseg.checkpoints import Checkpoints
 from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
 from discoseg.errors import UserError
+from discoseg.labelling import LabelProposer, assignment, expansion
 from discoseg.material import Material
 from discoseg.networks import build_network
 from discoseg.passes import PredictionPass, TrainingPass, predict_slices
@@ -30,6 +31,8 @@ from discoseg.scores import score_cases, score_epoch, score_proposals
 from discoseg.slices import Slices
 from discoseg.state import State, restore_state, save_model
 from discoseg.weak.examples import Example
+
+Proposer = CrfProposer | SizeProposer | LabelProposer
 
 _seeding = threading.Lock()  # torch's generator is one for all threads
 
@@ -127,7 +130,7 @@ class _Work(NamedTuple):
     learn: TrainingPass
     predict: PredictionPass
     validate: PredictionPass | None
-    proposers: dict[PriorName, CrfProposer | SizeProposer]
+    proposers: dict[PriorName, Proposer]
     updates: dict[PriorName, MultiplierUpdate]
 
 
@@ -191,7 +194,7 @@ def start_state(slices: Slices, config: Config) -> State:
     network = build_network(
         config.network.name,
         channels=slices.image.shape[1],
-        classes=2,
+        classes=1 + len(slices.structures),
         width=config.network.width,
         depth=config.network.depth,
     )
@@ -206,14 +209,16 @@ def start_state(slices: Slices, config: Config) -> State:
         capturable=on_cuda,
     )
     count, rows, columns = slices.seeds.shape
-    slice_sums = torch.zeros(count, device=device)
+    slice_sums = torch.zeros(len(slices.structures), count, device=device)
     if config.method == "penalty":
-        slice_sums = predict_slices(network, slices.image).sum(dim=(1, 2))
+        slice_sums = predict_slices(network, slices.image).sum(dim=(2, 3))
     return State(
         network=network,
         optimiser=optimiser,
         priors=[
-            admm.Prior(name, (count, rows, columns), admm.scheduled_mu(config.admm, name, 0), device)
+            admm.Prior(
+                name, (len(slices.structures), count, rows, columns), admm.scheduled_mu(config.admm, name, 0), device
+            )
             for name in config.priors
         ],
         order=torch.Generator().manual_seed(config.seed),
@@ -237,10 +242,19 @@ def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
 
 
-def _proposers(material: Material, config: Config) -> dict[PriorName, CrfProposer | SizeProposer]:
+def _proposers(material: Material, config: Config) -> dict[PriorName, Proposer]:
     """Return what makes the proposals of each prior."""
-    proposers: dict[PriorName, CrfProposer | SizeProposer] = {}
-    honour = config.admm.honour_seeds
+    proposers: dict[PriorName, Proposer] = {}
+    honour, structures = config.admm.honour_seeds, len(material.slices.structures)
+    if structures > 1:
+        regions = material.regions(config.crf, honour_seeds=honour)
+        solvers = {"crf": expansion(config.crf.strength)} if config.uses_crf else {}
+        solvers |= {"size": assignment(material.training, config.admm)} if config.uses_size else {}
+        where = material.pool, material.device
+        return {
+            name: LabelProposer(regions, structures, solvers[name], *where, turns=material.turns)
+            for name in config.priors
+        }
     if config.uses_crf:
         regions = material.regions(config.crf, honour_seeds=honour)
         proposers["crf"] = CrfProposer(

@@ -14,7 +14,7 @@ from discoseg.errors import UserError
 from discoseg.run import RunFolder
 from discoseg.state import State
 from discoseg.train import Progress, train
-from discoseg.weak.examples import Example, chosen_label, training_examples, validation_examples
+from discoseg.weak.examples import Example, chosen_labels, training_examples, validation_examples
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def gather_inputs(
 ) -> Inputs:
     """Find, split, prepare and annotate the cases of a dataset; see :func:`fit`."""
     found = find_dataset(dataset)
-    label = chosen_label(found, config.label)
+    structures = chosen_labels(found, config.label)
     if config.size_csv is not None:  # a run may be resumed from another folder
         config = replace(config, size_csv=config.size_csv.resolve())
     cases, held_out = split_cases(found, split=split, fraction=validation_fraction)
@@ -89,17 +89,16 @@ def gather_inputs(
     to_train, to_score = prepared[: len(cases)], prepared[len(cases) :]
     if split is None and seeds is None:  # nobody chose these: annotated patients that cannot be scored had better train
         weak = {item.case.patient for item in to_score if item.label is not None}
-        weak &= {item.case.patient for item in to_score if item.mask(label, ignore=found.ignore) is None}
+        weak &= {item.case.patient for item in to_score if not item.is_complete(found.ignore)}
         to_train += [item for item in to_score if item.case.patient in weak]
         to_score = [item for item in to_score if item.case.patient not in weak]
     sources = {"dataset": dataset, "seeds": seeds, "split": split, "validation_fraction": validation_fraction}
     return Inputs(
-        training=training_examples(to_train, found, config, label=label, grid=grid, weak=seeds),
-        validation=validation_examples(to_score, found, label),
+        training=training_examples(to_train, found, config, structures=structures, grid=grid, weak=seeds),
+        validation=validation_examples(to_score, found, structures),
         config=config,
         model={
-            "label": next(name for name, value in found.labels.items() if value == label),
-            "label_value": label,
+            "labels": structures,
             "orientation": grid.orientation,
             "channels": len(cases[0].images),
         },

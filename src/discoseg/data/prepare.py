@@ -59,9 +59,11 @@ class Prepared:
 
     def mask(self, value: int, *, ignore: int) -> NDArray[np.bool_] | None:
         """Return where the label is ``value``, (z, y, x); None without a complete label map (``ignore`` in it)."""
-        if self.label is None or (self.label == ignore).any():
-            return None
-        return np.asarray(self.label == value)
+        return np.asarray(self.label == value) if self.is_complete(ignore) else None
+
+    def is_complete(self, ignore: int) -> bool:
+        """Say whether there is a label map, and no voxel of it has the value ``ignore``."""
+        return self.label is not None and not (self.label == ignore).any()
 
 
 def resize_linear(stack: NDArray[np.floating], shape: tuple[int, int]) -> NDArray[np.float32]:

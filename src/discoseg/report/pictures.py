@@ -16,8 +16,6 @@ from discoseg.metrics import dice
 from discoseg.report.figures import COLOURS
 from discoseg.report.runs import Run, Slice
 
-Mask = NDArray[np.bool_]
-
 _MARGIN = 1.0  # what is shown around the structure on each side, in its own extents
 _TINT = (77, 184, 255)  # of the probability; the page's --mask
 _TINT_OPACITY = 0.55
@@ -68,13 +66,13 @@ class Gallery:
         rows, columns = image.shape
         parts = [f'<use href="#{self._add(Image.fromarray(image), columns)}"/>']
         if tint:
-            parts.append(f'<use href="#{self._add(_tinted(shown["probability"][window]), columns)}"/>')
+            parts.append(f'<use href="#{self._add(_tinted(_foreground(shown)[window]), columns)}"/>')
         if seeds:
-            parts += [_path(shown["seeds"][window] == value, f"seeds{value}") for value in (0, 1)]
+            parts += [_path(shown["seeds"][window] == 0, "seeds0"), _path(shown["seeds"][window] > 0, "seeds1")]
         if mask:
-            parts.append(_path(_mask(shown, mask)[window], style))
+            parts += _outlines(_labels(shown, mask)[window], style)
         if truth and "truth" in shown:
-            parts.append(_path(shown["truth"][window], "truth"))
+            parts += _outlines(shown["truth"][window], "truth")
         return Markup(f'<svg class="tile" viewBox="0 0 {2 * columns} {2 * rows}">{"".join(parts)}</svg>')
 
     def defs(self) -> Markup:
@@ -137,17 +135,39 @@ def compare_runs(runs: Sequence[Run], gallery: Gallery) -> Sheet | None:
 
 
 def _slice_dice(shown: Slice, mask: str) -> float | None:
-    """The Dice of crf, size or probability in this slice alone; None without a truth."""
-    return dice(_mask(shown, mask), shown["truth"]) if "truth" in shown else None
+    """The Dice of crf, size or probability in this slice alone, a mean over structures; None without a truth."""
+    if "truth" not in shown:
+        return None
+    labels, truth = _labels(shown, mask), shown["truth"]
+    structures = len(shown["probability"]) if shown["probability"].ndim == 3 else 1
+    return float(np.mean([dice(labels == k, truth == k) for k in range(1, 1 + structures)]))
 
 
-def _mask(shown: Slice, name: str) -> Mask:
-    return shown[name] >= 128 if name == "probability" else shown[name].astype(bool)
+def _labels(shown: Slice, name: str) -> NDArray[Any]:
+    """The labels (H, W) of crf, size, or of the probability: 0, or the number of a structure."""
+    if name != "probability":
+        return shown[name].astype(np.int8)
+    levels = shown["probability"]
+    if levels.ndim == 2:
+        return (levels >= 128).astype(np.int8)
+    rest = 255 - levels.astype(np.int16).sum(axis=0, keepdims=True)
+    return np.concatenate([rest, levels]).argmax(axis=0).astype(np.int8)
+
+
+def _foreground(shown: Slice) -> NDArray[np.uint8]:
+    """The probability (H, W) that a voxel is of any structure, 0 to 255."""
+    levels = shown["probability"]
+    return levels if levels.ndim == 2 else levels.sum(axis=0, dtype=np.int16).clip(0, 255).astype(np.uint8)
+
+
+def _outlines(labels: NDArray[Any], style: str) -> list[str]:
+    """The outline of each structure."""
+    return [_path(labels == number, style) for number in range(1, 1 + int(labels.max(initial=0)))]
 
 
 def _window(shown: Slice) -> tuple[slice, slice]:
     """A square around the truth, or else the foreground seeds; the whole slice where there is neither."""
-    structure = shown["truth"] if "truth" in shown else shown["seeds"] == 1
+    structure = (shown["truth"] if "truth" in shown else shown["seeds"]) > 0
     if not structure.any():
         structure = np.ones_like(structure)
     where = np.argwhere(structure)

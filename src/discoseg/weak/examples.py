@@ -1,6 +1,6 @@
 """Prepared cases to training examples: what is annotated, what the truth is, how large the structure may be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,12 +13,11 @@ from discoseg.data.prepare import Grid, Prepared, default_cache, prepare_label_m
 from discoseg.errors import UserError
 from discoseg.weak.bounds import (
     Bounds,
-    IntervalMl,
+    SizesMl,
     bounds_from_eps,
     bounds_from_ml,
     check_feasible,
-    parse_size_ml,
-    read_bounds_csv,
+    check_feasible_together,
 )
 
 
@@ -26,72 +25,120 @@ from discoseg.weak.bounds import (
 class Example:
     """One volume as training sees it, on the network's grid.
 
-    ``image`` (z, channel, y, x) float32 in [0, 1]; ``seeds`` (z, y, x) int8: -1 unknown, 0 background, 1 foreground;
-    ``truth`` (z, y, x) bool where a complete mask exists; ``bounds`` on the structure's voxels in the whole volume.
+    ``image`` (z, channel, y, x) float32 in [0, 1]; ``seeds`` (z, y, x) int8: -1 unknown, 0 background, k the k-th of
+    the ``structures``; ``truth`` (z, y, x) int8 alike, where a complete label map exists; ``bounds`` on each
+    structure's voxels in the whole volume.
     """
 
     name: str
     image: NDArray[np.float32] = field(repr=False)
     seeds: NDArray[np.int8] = field(repr=False)
-    truth: NDArray[np.bool_] | None = field(repr=False)
+    truth: NDArray[np.int8] | None = field(repr=False)
     spacing_mm: tuple[float, float, float]
-    bounds: Bounds | None = None
+    bounds: tuple[Bounds, ...] | None = None
+    structures: tuple[str, ...] = ("foreground",)
 
 
 def training_examples(
-    prepared: Sequence[Prepared], dataset: Dataset, config: Config, *, label: int, grid: Grid, weak: Path | None
+    prepared: Sequence[Prepared],
+    dataset: Dataset,
+    config: Config,
+    *,
+    structures: Mapping[str, int],
+    grid: Grid,
+    weak: Path | None,
 ) -> list[Example]:
-    """Return examples of the structure ``label`` for ``config.method``.
+    """Return examples of the ``structures``, values in label maps by name, for ``config.method``.
 
-    Seeds come from the folder ``weak``, else from the dataset's own label maps.
+    Seeds come from the folder ``weak``, else from the dataset's own label maps. A case without either trains by its
+    size bounds alone.
     """
     maps = {} if weak is None else find_weak_maps(weak, dataset)
-    limits = {} if config.size_csv is None else read_bounds_csv(config.size_csv)
+    sizes = SizesMl.read(config.size_ml, config.size_csv, list(structures)) if config.needs_bounds else None
     examples = []
     for item in prepared:
         if item.label is not None:
             _require_known(item.label, dataset, item)
-        truth = item.mask(label, ignore=dataset.ignore)
+        truth = _truth(item, dataset, structures)
         if config.method == "full":
             if truth is None:
                 raise UserError(f"{item.case.name}: --method full needs a complete mask; choose another method")
-            seeds = truth.astype(np.int8)
+            seeds = truth
         else:
-            annotation = _annotation(item, maps, weak, grid)
-            _require_known(annotation, dataset, item)
-            seeds = _seeds(annotation, dataset, label)
-        bounds = _bounds(item, truth, config, limits) if config.needs_bounds else None
+            annotation = _annotation(item, maps, weak, grid, may_lack=config.needs_bounds)
+            if annotation is None:
+                seeds = np.full(item.image[:, 0].shape, -1, np.int8)
+            else:
+                _require_known(annotation, dataset, item)
+                seeds = _classes(annotation, dataset, structures)
+        bounds = None if sizes is None else _bounds(item, truth, config, sizes, list(structures))
         if bounds is not None:
-            check_feasible(item.case.name, bounds, seeds if config.admm.honour_seeds else np.full_like(seeds, -1))
-        examples.append(Example(item.case.name, item.image, seeds, truth, item.spacing_mm, bounds))
+            fixed = seeds if config.admm.honour_seeds else np.full_like(seeds, -1)
+            for value, (name, bound) in enumerate(zip(structures, bounds, strict=True), start=1):
+                where = item.case.name if len(bounds) == 1 else f"{item.case.name}, {name}"
+                check_feasible(where, bound, np.where(fixed > 0, fixed == value, fixed).astype(np.int8))
+            check_feasible_together(item.case.name, bounds, fixed)
+        examples.append(Example(item.case.name, item.image, seeds, truth, item.spacing_mm, bounds, tuple(structures)))
     _require_weak(examples, config)
     return examples
 
 
-def validation_examples(prepared: Sequence[Prepared], dataset: Dataset, label: int) -> list[Example]:
+def validation_examples(prepared: Sequence[Prepared], dataset: Dataset, structures: Mapping[str, int]) -> list[Example]:
     """Return the examples that can be scored: those with a complete mask; nothing of them is trained on."""
     examples = []
     for item in prepared:
-        truth = item.mask(label, ignore=dataset.ignore)
+        truth = _truth(item, dataset, structures)
         if truth is not None:
             seeds = np.full(truth.shape, -1, dtype=np.int8)
-            examples.append(Example(item.case.name, item.image, seeds, truth, item.spacing_mm))
+            examples.append(
+                Example(item.case.name, item.image, seeds, truth, item.spacing_mm, structures=tuple(structures))
+            )
     return examples
 
 
+def chosen_labels(dataset: Dataset, label: str | None) -> dict[str, int]:
+    """Return the structures to segment, values by name: one, several joined by commas, or ``all``.
+
+    Where the dataset has several, they must be named.
+    """
+    known = {name: value for name, value in dataset.labels.items() if value != 0}
+    if label is None and len(known) != 1:
+        raise UserError(
+            f"--label is needed: {dataset.root} has {', '.join(known)}; several are joined by commas, or all"
+        )
+    if label is None or (label == "all" and "all" not in known):
+        return known
+    values = [dataset.label_value(part.strip()) for part in label.split(",")]
+    if len(set(values)) < len(values):
+        raise UserError(f"--label {label}: a structure occurs twice")
+    names = {value: name for name, value in known.items()}
+    return {names[value]: value for value in values}
+
+
 def chosen_label(dataset: Dataset, label: str | None) -> int:
-    """Return the value of the structure to segment; it must be named where the dataset has several."""
-    structures = [name for name, value in dataset.labels.items() if value != 0]
-    if label is None and len(structures) != 1:
-        raise UserError(f"--label is needed: {dataset.root} has {', '.join(structures)}")
-    return dataset.label_value(structures[0] if label is None else label)
+    """Return the value of the one structure that is meant."""
+    values = list(chosen_labels(dataset, label).values())
+    if len(values) > 1:
+        raise UserError(f"--label {label}: one structure at a time here")
+    return values[0]
 
 
-def _annotation(item: Prepared, maps: dict[str, Path], weak: Path | None, grid: Grid) -> NDArray[np.uint8]:
-    if weak is not None:
-        if item.case.name not in maps:
-            raise UserError(f"{weak}: no weak label map for case {item.case.name}")
+def _truth(item: Prepared, dataset: Dataset, structures: Mapping[str, int]) -> NDArray[np.int8] | None:
+    if item.label is None or not item.is_complete(dataset.ignore):
+        return None
+    return _classes(item.label, dataset, structures)
+
+
+def _annotation(
+    item: Prepared, maps: dict[str, Path], weak: Path | None, grid: Grid, *, may_lack: bool
+) -> NDArray[np.uint8] | None:
+    """Return a case's annotation; None where it has none and ``may_lack`` it."""
+    if item.case.name in maps:
         return prepare_label_map(maps[item.case.name], item.case, grid, default_cache())
+    if item.label is None and may_lack:
+        return None
+    if weak is not None:
+        raise UserError(f"{weak}: no weak label map for case {item.case.name}")
     if item.label is None:
         raise UserError(f"{item.case.name}: no annotation; make some with 'discoseg seeds' and pass --seeds FOLDER")
     return item.label
@@ -107,31 +154,29 @@ def _require_known(annotation: NDArray[np.uint8], dataset: Dataset, item: Prepar
         )
 
 
-def _seeds(annotation: NDArray[np.uint8], dataset: Dataset, value: int) -> NDArray[np.int8]:
-    seeds = (annotation == value).astype(np.int8)
-    seeds[annotation == dataset.ignore] = -1
-    return seeds
+def _classes(annotation: NDArray[np.uint8], dataset: Dataset, structures: Mapping[str, int]) -> NDArray[np.int8]:
+    """Return −1 where nothing is annotated, k where it is the k-th structure, 0 where it is anything else."""
+    table = np.zeros(256, np.int8)
+    table[dataset.ignore] = -1
+    for number, value in enumerate(structures.values(), start=1):
+        table[value] = number
+    return table[annotation]
 
 
 def _bounds(
-    item: Prepared,
-    truth: NDArray[np.bool_] | None,
-    config: Config,
-    limits: dict[str, IntervalMl],
-) -> Bounds:
+    item: Prepared, truth: NDArray[np.int8] | None, config: Config, sizes: SizesMl, structures: Sequence[str]
+) -> tuple[Bounds, ...]:
     name = item.case.name
     voxels = int(np.prod(item.image[:, 0].shape))
     if config.size_eps is not None:
         if truth is None:
             raise UserError(f"{name}: --size-eps needs its complete mask; use --size-ml or --size-csv instead")
-        return bounds_from_eps(int(truth.sum()), config.size_eps)
-    if config.size_ml is not None:
-        return bounds_from_ml(parse_size_ml(config.size_ml), voxel_ml=item.voxel_ml, voxels=voxels)
-    if config.size_csv is not None:
-        if name not in limits:
-            raise UserError(f"{config.size_csv}: no bounds for case {name}; add a line for it")
-        return bounds_from_ml(limits[name], voxel_ml=item.voxel_ml, voxels=voxels)
-    raise UserError(f"--method {config.method} needs size bounds: give --size-eps, --size-ml or --size-csv")
+        counts = np.bincount(truth.ravel(), minlength=len(structures) + 1)[1:]
+        return tuple(bounds_from_eps(int(count), config.size_eps) for count in counts)
+    if config.size_ml is None and config.size_csv is None:
+        raise UserError(f"--method {config.method} needs size bounds: give --size-eps, --size-ml or --size-csv")
+    intervals = [sizes.of(name, structure, item.case.group) for structure in structures]
+    return tuple(bounds_from_ml(interval, voxel_ml=item.voxel_ml, voxels=voxels) for interval in intervals)
 
 
 def _require_weak(examples: Sequence[Example], config: Config) -> None:
@@ -141,5 +186,7 @@ def _require_weak(examples: Sequence[Example], config: Config) -> None:
             f"--method {config.method}: every voxel is annotated already; "
             "pass --seeds FOLDER ('discoseg seeds' makes it) or use --method full"
         )
-    if not any((example.seeds == 1).any() for example in examples):
-        raise UserError("no training case has a foreground seed; annotate some voxels of the structure")
+    for value, name in enumerate(examples[0].structures, start=1):
+        if not any((example.seeds == value).any() for example in examples):
+            what = "foreground seed" if len(examples[0].structures) == 1 else f"seed of {name}"
+            raise UserError(f"no training case has a {what}; annotate some voxels of the structure")

@@ -41,10 +41,13 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path} is not UTF-8 text: save it as a plain text or CSV file") from error
 
 
-def read_table(path: Path, column_sets: tuple[tuple[str, ...], ...]) -> Iterator[Row]:
+def read_table(
+    path: Path, column_sets: tuple[tuple[str, ...], ...], *, further_key: str | None = None
+) -> Iterator[Row]:
     """Yield the rows of a CSV file whose header has `case` and all columns of at least one of the sets.
 
-    Column names are compared in lower case, blank lines are skipped, further columns are kept.
+    Column names are compared in lower case, blank lines are skipped, further columns are kept. A case has one row, or
+    where there is a column `further_key`, one for each of its values.
     """
     lines = csv.reader(read_text(path).splitlines(), skipinitialspace=True)
     header = [name.strip().lower() for name in next(lines, [])]
@@ -53,7 +56,7 @@ def read_table(path: Path, column_sets: tuple[tuple[str, ...], ...]) -> Iterator
         raise UserError(f"{path} line 1: the columns must be {wanted}, not {','.join(header)}")
     if len(set(header)) < len(header):
         raise UserError(f"{path} line 1: a column occurs twice in {','.join(header)}")
-    seen: dict[str, int] = {}
+    seen: dict[tuple[str, str], int] = {}
     for cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
@@ -64,7 +67,9 @@ def read_table(path: Path, column_sets: tuple[tuple[str, ...], ...]) -> Iterator
         row = Row(where, by_column["case"], by_column)
         if not row.case:
             raise UserError(f"{where}: the case has no name")
-        if row.case in seen:
-            raise UserError(f"{where}: case {row.case} stands in line {seen[row.case]} already")
-        seen[row.case] = lines.line_num
+        key = row.case, row.cells.get(further_key or "", "")
+        if key in seen:
+            what = " ".join(part for part in key if part)
+            raise UserError(f"{where}: case {what} stands in line {seen[key]} already")
+        seen[key] = lines.line_num
         yield row

@@ -1,0 +1,136 @@
+"""Proposals of several structures: every voxel of a volume gets one of them or the background, on the CPU's cores.
+
+As with one structure (:mod:`discoseg.proposals`), a volume is solved as soon as its probabilities are there, in the box
+around its unknown voxels.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from itertools import accumulate
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from discoseg.admm import Prior
+from discoseg.config import AdmmConfig
+from discoseg.discrete import assign_by_size, label_by_expansion
+from discoseg.proposals import Region
+from discoseg.weak.examples import Example
+
+Solve = Callable[[int, Region, NDArray[np.float32], float], NDArray[np.int8]]
+"""Takes a volume's number, its region, costs (1 + K, z, y, x) in its box, background first, and μ; returns labels."""
+
+
+class LabelProposer:
+    """Labels all volumes of an epoch, each as soon as its probabilities are there."""
+
+    def __init__(
+        self,
+        regions: Sequence[Region],
+        structures: int,
+        solve: Solve,
+        pool: Executor,
+        device: torch.device,
+        *,
+        turns: Sequence[int] | None = None,
+    ) -> None:
+        """``turns`` are the volumes in the order in which they are predicted, by default that of ``regions``."""
+        self._turns = list(range(len(regions)) if turns is None else turns)
+        self._regions, self._solve, self._pool, self._device = regions, solve, pool, device
+        ordered = [regions[index] for index in self._turns]
+        self._ends = list(accumulate(region.slices.stop - region.slices.start for region in ordered))
+        places = [region.places() for region in ordered]
+        self._stops = [0, *accumulate(len(part) for part in places)]
+        self._places = torch.from_numpy(np.concatenate(places)).to(device)  # (voxels,) in the stack of slices
+        pinned = device.type == "cuda"
+        self._costs = torch.zeros(1 + structures, self._stops[-1], pin_memory=pinned)  # the background's stay 0
+        self._labels = torch.zeros(self._stops[-1], dtype=torch.int8, pin_memory=pinned)
+        self._jobs: list[Future[None]] = []
+        self._started = 0
+
+    def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
+        """Solve the volumes that have not been started and are among the first ``done`` slices predicted.
+
+        ``probability`` is (K, N, H, W).
+        """
+        first, last = self._started, bisect_right(self._ends, done)
+        if first == last:
+            return
+        part = slice(self._stops[first], self._stops[last])
+        places = self._places[part]
+        values = probability.flatten(1)[:, places] + prior.multiplier.flatten(1)[:, places]
+        self._costs[1:, part].copy_((1 - values - values.sum(dim=0)) / 2, non_blocking=True)
+        there = None
+        if probability.is_cuda:
+            there = torch.cuda.Event(blocking=True)
+            there.record()
+        for turn in range(first, last):
+            if self._regions[self._turns[turn]].box is not None:
+                self._jobs.append(self._pool.submit(self._label, turn, prior.mu, there))
+        self._started = last
+
+    def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
+        """Return the proposals of all volumes, (K, N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
+        self.start(probability, prior, probability.shape[1])
+        for job in self._jobs:
+            job.result()
+        self._jobs, self._started = [], 0
+        shape = probability.shape[1:]
+        labels = torch.zeros(shape, dtype=torch.int8, device=self._device) if seeds is None else seeds.clamp(min=0)
+        labels.view(-1)[self._places] = self._labels.to(self._device, non_blocking=True)
+        return torch.stack([labels == number for number in range(1, 1 + len(probability))])
+
+    def foresee(self, probability: torch.Tensor, prior: Prior, settled: torch.cuda.Event | None = None) -> None:
+        """Do nothing: only cuts of one structure can begin with a guess."""
+
+    def _label(self, turn: int, mu: float, there: torch.cuda.Event | None) -> None:
+        if there is not None:
+            there.synchronize()
+        index = self._turns[turn]
+        region, part = self._regions[index], slice(self._stops[turn], self._stops[turn + 1])
+        assert region.box is not None
+        shape = tuple(axis.stop - axis.start for axis in region.box)
+        costs = self._costs[:, part].numpy().reshape(len(self._costs), *shape)
+        self._labels[part] = torch.from_numpy(self._solve(index, region, costs, mu).reshape(-1))
+
+
+def expansion(strength: float) -> Solve:
+    """Return what finds the CRF proposal by α-expansion; ``strength`` is λ."""
+
+    def solve(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
+        assert region.grid is not None
+        return label_by_expansion(region.grid, costs, strength=strength / mu, seeds=region.seeds).labels
+
+    return solve
+
+
+def assignment(examples: Sequence[Example], admm: AdmmConfig) -> Solve:
+    """Return what finds the size proposal within the bounds of each volume's structures."""
+    limits = [_open_limits(example, admm) for example in examples]
+
+    def solve(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
+        low, high = limits[index]
+        if region.seeds is None:
+            return assign_by_size(-costs, low, high)
+        labels = region.seeds.copy()
+        unknown = region.seeds < 0
+        labels[unknown] = assign_by_size(-costs[:, unknown], low, high)
+        return labels
+
+    return solve
+
+
+def _open_limits(example: Example, admm: AdmmConfig) -> tuple[list[int], list[int]]:
+    """Return how many of the voxels that seeds leave open the background and each structure get, least and most."""
+    assert example.bounds is not None
+    seeds = example.seeds if admm.honour_seeds else np.full_like(example.seeds, -1)
+    unknown = int(np.count_nonzero(seeds < 0))
+    low, high = [0], [unknown]
+    for number, bounds in enumerate(example.bounds, start=1):
+        own = np.where(seeds > 0, seeds == number, seeds).astype(np.int8)
+        inside, seeded = bounds.inside(admm.margin, own), int(np.count_nonzero(own == 1))
+        low.append(max(inside.low_vox - seeded, 0))
+        high.append(min(inside.high_vox - seeded, unknown))
+    return low, high

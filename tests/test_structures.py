@@ -1,0 +1,320 @@
+"""Several structures at once: one is the binary method to the bit, more share a softmax, proposals and bounds."""
+
+import csv
+import math
+import typing
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from discoseg import losses
+from discoseg.admm import Prior, stack_targets
+from discoseg.config import AdmmConfig, Config, Coupling, CrfConfig, GridConfig, Method, NetworkConfig, OptimiserConfig
+from discoseg.data.layouts import Dataset
+from discoseg.data.phantom import LABELS, make_phantom
+from discoseg.data.prepare import Grid, image_to_grid, labels_to_grid
+from discoseg.discrete import PottsGrid, assign_by_size, label_by_expansion
+from discoseg.errors import UserError
+from discoseg.labelling import LabelProposer, assignment, expansion
+from discoseg.proposals import CrfProposer, SizeProposer, open_regions
+from discoseg.scores import label_map, score_cases, score_epoch, score_proposals
+from discoseg.slices import stack_slices
+from discoseg.train import train
+from discoseg.weak.bounds import Bounds, SizesMl, bounds_from_eps, check_feasible_together, parse_sizes_ml
+from discoseg.weak.examples import Example, chosen_label, chosen_labels
+
+CPU = torch.device("cpu")
+STRUCTURES = ("RV", "MYO", "LV")
+SMALL = Config(
+    epochs=3,
+    grid=GridConfig(shape=(32, 32)),
+    network=NetworkConfig(name="unet", width=4),
+    optimiser=OptimiserConfig(batch=8, lr=5e-3),
+    crf=CrfConfig(strength=0.3, sigma=0.1),
+)
+MODEL = {"labels": dict(zip(STRUCTURES, (1, 2, 3), strict=True)), "orientation": "LPS", "channels": 1}
+
+
+@pytest.fixture(scope="module")
+def hearts() -> list[Example]:
+    """Four phantoms with all their structures: scribbles inside each and outside all, bounds of ±10 %."""
+    from scipy.ndimage import binary_dilation, binary_erosion
+
+    grid, disc = Grid((32, 32), (0.5, 99.5), "LPS"), np.ones((1, 3, 3), bool)
+    found = []
+    for seed in range(4):
+        phantom = make_phantom(seed, in_plane=(48, 48))
+        truth = labels_to_grid(phantom.label, grid).astype(np.int8)
+        seeds = np.full(truth.shape, -1, np.int8)
+        seeds[~binary_dilation(truth > 0, disc, iterations=3)] = 0
+        for value in (1, 2, 3):
+            seeds[binary_erosion(truth == value, disc[:, 1:])] = value
+        bounds = tuple(bounds_from_eps(int((truth == value).sum()), 0.1) for value in (1, 2, 3))
+        image = image_to_grid([phantom.image], grid, name="phantom")
+        found.append(Example(f"heart{seed}", image, seeds, truth, (9.0, 4.0, 4.0), bounds, STRUCTURES))
+    return found
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def _random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _softmax(slices: int, seed: int = 0) -> torch.Tensor:
+    """Probabilities of three structures beside the background, (3, N, 32, 32)."""
+    return (4 * _random(4, slices, 32, 32, seed=seed)).softmax(dim=0)[1:].contiguous()
+
+
+def _prior(count: int, structures: int = 3) -> Prior:
+    prior = Prior("crf", (structures, count, 32, 32), 2.0, CPU)
+    prior.multiplier.copy_(_random(structures, count, 32, 32, seed=5) * 0.4 - 0.2)
+    return prior
+
+
+@pytest.mark.parametrize("valid", [None, _random(2, 5, 6, seed=9) > 0.3])
+def test_the_terms_of_one_structure_are_the_papers(valid: torch.Tensor | None) -> None:
+    logits, target = 6 * _random(2, 2, 5, 6) - 3, 2 * _random(2, 1, 5, 6, seed=1) - 0.5
+    probability = logits.softmax(dim=1)[:, 1:]
+    one, several = losses.augmented_term, losses.augmented_terms
+    torch.testing.assert_close(
+        several(probability, target, 3.0, valid), one(probability[:, 0], target[:, 0], 3.0, valid)
+    )
+    ours, theirs = (
+        losses.entropy_terms(logits, target, 3.0, valid),
+        losses.entropy_term(logits, target[:, 0], 3.0, valid),
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_term_of_several_structures_counts_the_background_like_the_others() -> None:
+    s, y = (5 * _random(4, 2, 5, 6)).softmax(dim=0).double(), torch.zeros(4, 2, 5, 6, dtype=torch.float64)
+    y[2] = 1
+    u = _random(4, 2, 5, 6, seed=3).double()
+    u -= u.mean(dim=0)  # multipliers move by s − y, whose components sum to 0
+    expected = 3.0 / 2 * ((s - y + u) ** 2).sum() / 2 / s[0].numel()
+    target = (y - u)[1:].transpose(0, 1)
+    torch.testing.assert_close(losses.augmented_terms(s[1:].transpose(0, 1), target, 3.0), expected)
+
+
+@pytest.mark.parametrize("coupling", ["square", "entropy"])
+def test_a_network_that_is_its_proposal_has_the_least_loss(coupling: Coupling) -> None:
+    labels = torch.randint(0, 4, (2, 5, 6), generator=torch.Generator().manual_seed(0))
+    y = torch.nn.functional.one_hot(labels, 4).movedim(-1, 1).float()
+    seeds, mu = torch.full((2, 5, 6), -1, dtype=torch.int8), [torch.tensor(2.0)]
+    sure = losses.stack_terms(20 * y, seeds, y[:, 1:], mu, None, 1.0, coupling)
+    other = losses.stack_terms(20 * y.roll(1, dims=1), seeds, y[:, 1:], mu, None, 1.0, coupling)
+    assert float(sure[1]) < 1e-4 < float(other[1])
+
+
+def test_targets_stand_prior_by_prior(hearts: list[Example]) -> None:
+    priors = [_prior(7), _prior(7)]
+    priors[1].multiplier.neg_()
+    index = torch.tensor([4, 1])
+    targets = stack_targets(priors, index)
+    assert targets.shape == (2, 6, 32, 32)
+    assert torch.equal(targets[:, 4], 0.5 - priors[1].multiplier[1, index])
+
+
+@pytest.mark.parametrize("honour", [True, False])
+def test_proposals_are_each_volumes_own(hearts: list[Example], pool: ThreadPoolExecutor, honour: bool) -> None:
+    slices, crf, admm = stack_slices(hearts, CPU), CrfConfig(strength=0.6, sigma=0.1), AdmmConfig(honour_seeds=honour)
+    probability, prior = _softmax(len(slices)), _prior(len(slices))
+    regions, turns = open_regions(hearts, crf, honour_seeds=honour), [2, 0, 3, 1]
+    seeds = slices.seeds if honour else None
+    made = {}
+    for name, solve in {"crf": expansion(crf.strength), "size": assignment(hearts, admm)}.items():
+        proposer = LabelProposer(regions, 3, solve, pool, CPU, turns=turns)
+        for _ in range(2):  # an epoch leaves nothing behind
+            proposer.start(probability, prior, 5)
+            made[name] = proposer.finish(probability, prior, seeds)
+    start = 0
+    for example in hearts:
+        part = slice(start, start + len(example.seeds))
+        start = part.stop
+        v = (probability + prior.multiplier)[:, part].numpy()
+        costs = np.concatenate([np.zeros_like(v[:1]), (1 - v - v.sum(axis=0)) / 2])
+        fixed = example.seeds if honour else None
+        grid = PottsGrid(example.image[:, 0], spacing_mm=example.spacing_mm, sigma=0.1, neighbours=26)
+        cut = label_by_expansion(grid, costs, strength=0.6 / 2.0, seeds=fixed)
+        labels = _labels(made["crf"][:, part])
+        energy = _energy(labels, costs, grid)
+        assert energy == pytest.approx(cut.energy, rel=1e-5)
+        assert example.bounds is not None
+        low, high = [0, *(b.low_vox for b in example.bounds)], [costs[0].size, *(b.high_vox for b in example.bounds)]
+        chosen = _labels(made["size"][:, part])
+        best = assign_by_size(-costs, low, high, seeds=fixed)
+        assert _value(chosen, costs) == pytest.approx(_value(best, costs), rel=1e-6)
+        for value, bounds in enumerate(example.bounds, start=1):
+            assert bounds.low_vox <= int((chosen == value).sum()) <= bounds.high_vox
+        if honour:
+            known = example.seeds >= 0
+            assert (labels[known] == example.seeds[known]).all()
+            assert (chosen[known] == example.seeds[known]).all()
+
+
+def _labels(proposal: torch.Tensor) -> NDArray[np.int8]:
+    assert int(proposal.sum(dim=0).max()) <= 1
+    return np.tensordot(np.arange(1, 4), proposal.numpy().astype(int), axes=1).astype(np.int8)
+
+
+def _value(labels: NDArray[np.int8], costs: NDArray[np.float32]) -> float:
+    return float(np.take_along_axis(costs, labels[None].astype(int), axis=0).sum(dtype=np.float64))
+
+
+def _energy(labels: NDArray[np.int8], costs: NDArray[np.float32], grid: PottsGrid) -> float:
+    """Half the boundaries of all classes, each boundary being that of two."""
+    nothing = np.zeros_like(costs[0])
+    surfaces = sum(grid.energy(labels == value, nothing, strength=0.3) for value in range(len(costs)))
+    return _value(labels, costs) + surfaces / 2
+
+
+def test_one_structure_has_the_binary_proposals(examples: list[Example], pool: ThreadPoolExecutor) -> None:
+    slices, crf, admm = stack_slices(examples, CPU), CrfConfig(strength=0.6, sigma=0.1), AdmmConfig()
+    probability, prior = _random(1, len(slices), 32, 32), _prior(len(slices), structures=1)
+    regions = open_regions(examples, crf, honour_seeds=True)
+    cuts = CrfProposer(regions, crf.strength, pool, CPU).finish(probability, prior, slices.seeds)
+    expanded = LabelProposer(regions, 1, expansion(crf.strength), pool, CPU).finish(probability, prior, slices.seeds)
+    assert (cuts != expanded).float().mean() < 1e-4  # costs are rounded differently
+    chosen = SizeProposer(examples, admm, pool, CPU).finish(probability, prior, slices.seeds)
+    assigned = LabelProposer(regions, 1, assignment(examples, admm), pool, CPU).finish(probability, prior, slices.seeds)
+    assert (chosen != assigned).float().mean() < 1e-4
+
+
+def test_scores_of_each_structure_and_their_means(hearts: list[Example]) -> None:
+    slices = stack_slices(hearts, CPU)
+    truth = torch.nn.functional.one_hot(slices.truth.long(), 4).movedim(-1, 0).float()
+    row = score_epoch(truth[1:], slices, hearts, prefix="val")
+    assert row["val_dice"] == row["val_dice_MYO"] == row["val_size_ratio_RV"] == row["val_inside_bounds"] == 1
+    wrong = truth[1:].clone()
+    wrong[0] = 0  # no right ventricle
+    cases = score_cases(wrong, slices, hearts)
+    assert cases[1]["dice_RV"] == cases[1]["size_vox_RV"] == 0
+    assert cases[1]["dice"] == pytest.approx(2 / 3)
+    assert cases[1]["true_vox_RV"] == np.count_nonzero(hearts[1].truth == 1)
+    prior = _prior(len(slices))
+    prior.doubled.copy_(2 * wrong)
+    assert score_proposals([prior], slices, hearts)["crf_dice"] == pytest.approx(2 / 3)
+
+
+def test_the_most_probable_label_wins() -> None:
+    probability = torch.tensor([[0.3, 0.5, 0.2], [0.3, 0.4, 0.45]]).view(2, 1, 1, 3)
+    assert label_map(probability).flatten().tolist() == [0, 1, 2]
+    assert label_map(torch.tensor([0.49, 0.5]).view(1, 1, 1, 2)).flatten().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("method", typing.get_args(Method))
+def test_training_resumes_to_the_same_bytes(method: Method, hearts: list[Example], tmp_path: Path) -> None:
+    config = replace(SMALL, method=method)
+    known = [replace(e, seeds=e.truth) for e in hearts if e.truth is not None] if method == "full" else hearts
+
+    def interrupt(done: float, message: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    arguments = known[:3], known[3:], config
+    train(*arguments, tmp_path / "run", model=MODEL, device="cpu")
+    with pytest.raises(KeyboardInterrupt):
+        train(*arguments, tmp_path / "parts", model=MODEL, device="cpu", progress=interrupt)
+    train(*arguments, tmp_path / "parts", model=MODEL, device="cpu", resume=True)
+    for name in ("checkpoints/final.safetensors", "metrics.csv", "cases.csv", "snapshots/epoch_0003.npz"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+    with (tmp_path / "run" / "cases.csv").open() as file:
+        cases = list(csv.DictReader(file))
+    overlaps = [float(cases[3][f"dice_{name}"]) for name in STRUCTURES]
+    assert float(cases[3]["dice"]) == pytest.approx(np.mean(overlaps))
+
+
+def test_all_structures_are_learnt(hearts: list[Example], tmp_path: Path) -> None:
+    config = replace(
+        SMALL,
+        epochs=12,
+        foreground_weight=20.0,
+        network=NetworkConfig(name="unet", width=8),
+        optimiser=OptimiserConfig(batch=2, lr=5e-3),
+    )
+    state = train(hearts[:3], hearts[3:], config, tmp_path / "run", model=MODEL, device="cpu")
+    best = max(state.history, key=lambda row: row["val_dice"])
+    assert best["val_dice"] > 0.4
+    assert min(best[f"val_dice_{name}"] for name in STRUCTURES) > 0.1
+
+
+def test_labels_are_chosen_by_name_value_or_all(tmp_path: Path) -> None:
+    dataset = Dataset(tmp_path, "folder", (), LABELS, ignore=4)
+    assert chosen_labels(dataset, "lv, 1") == {"LV": 3, "RV": 1}
+    assert chosen_labels(dataset, "all") == {"RV": 1, "MYO": 2, "LV": 3}
+    assert chosen_label(dataset, "MYO") == 2
+    with pytest.raises(UserError, match=r"--label is needed: .* has RV, MYO, LV"):
+        chosen_labels(dataset, None)
+    with pytest.raises(UserError, match="occurs twice"):
+        chosen_labels(dataset, "LV,3")
+    with pytest.raises(UserError, match="one structure at a time"):
+        chosen_label(dataset, "LV,RV")
+
+
+def test_sizes_of_several_structures(tmp_path: Path) -> None:
+    path = tmp_path / "sizes.csv"
+    path.write_text("case,label,low_ml,high_ml\na,LV,60,180\na,RV,,200\nb,LV,50,\n")
+    sizes = SizesMl.read(None, path, STRUCTURES)
+    assert sizes.of("a", "LV") == (60, 180)
+    assert sizes.of("a", "RV") == (0, 200)
+    assert sizes.of("b", "RV") == sizes.of("a", "MYO") == (0, math.inf)
+    with pytest.raises(UserError, match="no bounds for case c"):
+        sizes.of("c", "LV")
+    everywhere = SizesMl.read("LV=60:180,RV=:200", None, STRUCTURES)
+    assert everywhere.of("anything", "RV") == (0, 200)
+    assert SizesMl.read("60:180", None, ["LV"]).of("a", "LV", "ED") == (60, 180)
+    grouped = SizesMl.read("@ED=60:180,@ES=20:", None, ["LV"])
+    assert [grouped.of("a", "LV", group) for group in ("ED", "ES", "")] == [(60, 180), (20, math.inf), (0, math.inf)]
+    by_diameter = SizesMl.read("MYO=20:40mm", None, STRUCTURES).of("a", "MYO")
+    assert by_diameter == pytest.approx((4 / 3 * math.pi, 4 / 3 * math.pi * 8))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("60:180", "say of which structure, such as RV=60:180"),
+        ("LV=60:180,LA=1:2", "LA is not trained; these are: RV, MYO, LV"),
+        ("LV=60:180,LV=1:2", "LV is there twice"),
+        ("LV@ED=60:180,LV@ED=1:2", "LV@ED is there twice"),
+        ("LV=60", "looks like 60:180"),
+    ],
+)
+def test_sizes_that_say_too_little(text: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        parse_sizes_ml(text, STRUCTURES)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("case,low_ml,high_ml\na,60,180\n", "line 1: a column label must say which of RV, MYO, LV"),
+        ("case,label,low_ml,high_ml\na,LV,60,180\na,LV,1,2\n", "line 3: case a LV stands in line 2 already"),
+        ("case,label,low_ml,high_ml\na,,60,180\n", "line 2: the label has no name"),
+        ("case,label,low_ml,high_ml\na,LA,60,180\n", "holds no bounds of RV, MYO, LV"),
+        ("case,label,low_ml,high_ml\n", "holds no bounds"),
+    ],
+)
+def test_a_table_of_sizes_names_its_line(text: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "sizes.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        SizesMl.read(None, path, STRUCTURES)
+
+
+def test_lower_bounds_must_fit_together() -> None:
+    seeds = np.full((1, 2, 5), -1, np.int8)
+    seeds[0, 0] = [0, 0, 1, 1, 2]
+    check_feasible_together("a", [Bounds(4, 9), Bounds(4, 9)], seeds)
+    with pytest.raises(UserError, match="want 6 voxels beyond the seeds, and 5 are not annotated"):
+        check_feasible_together("a", [Bounds(5, 9), Bounds(4, 9)], seeds)
