@@ -156,7 +156,10 @@ def test_energies_fall_to_that_of_the_labels(problem: Problem) -> None:
         assert result.energy == pytest.approx(plain, abs=tolerance)
         computed = energy_of_labels(grid, result.labels, costs, strength=strength, pairs=metric)
         assert result.energy == pytest.approx(computed, abs=1e-9 * np.abs(costs).sum())
-        assert all(after < before for before, after in itertools.pairwise(result.energies))
+        steps = np.diff(result.energies)
+        assert (
+            (steps < 0).all() if known is None else (steps <= 0).all()
+        )  # what seeds far away cost may round a step off
         if known is not None:
             np.testing.assert_array_equal(result.labels[seeds >= 0], seeds[seeds >= 0])
         again = label_by_expansion(grid, costs, strength=strength, pairs=metric, seeds=known, start=result.labels)
@@ -278,10 +281,10 @@ def test_bad_input_is_refused() -> None:
     refuse("costs have NaN", np.full((3, 3, 4), np.nan))
     refuse("strength", strength=-1)
     refuse("seeds has the shape", seeds=seeds[:2])
-    refuse("seeds contain 3", seeds=seeds + 4)
-    refuse("seeds contain -2", seeds=seeds - 1)
-    refuse("seeds are float64", seeds=seeds.astype(np.float64))
-    refuse("start contain -1: expected 0 to 2", start=seeds)
+    refuse("seeds: 3 is no label", seeds=seeds + 4)
+    refuse("seeds: -2 is no label", seeds=seeds - 1)
+    refuse("seeds must be integers", seeds=seeds.astype(np.float64))
+    refuse("start: -1 is no label, expected 0 to 2", start=seeds)
     refuse("pairs has the shape", pairs=np.zeros((2, 2)))
     refuse("negative", pairs=np.eye(3) - 1)
     refuse("symmetric", pairs=np.triu(np.ones((3, 3)), 1))

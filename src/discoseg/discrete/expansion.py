@@ -67,26 +67,11 @@ def label_by_expansion(
     known = None if seeds is None else _checked_labels(grid, seeds, "seeds", -1, classes)
     begun = None if start is None else _checked_labels(grid, start, "start", 0, classes)
     if classes == 2:
-        unary, factor = (volumes[1] - volumes[0]).reshape(grid.shape), strength * float(metric[0, 1])
-        mask = grid.cut(unary, strength=factor, seeds=None if known is None else known.reshape(grid.shape))
-        labels = mask.astype(np.int8)
-        return Expansion(labels, (energy_of_labels(grid, labels, volumes, strength=strength, pairs=pairs),), 1)
+        return _cut_once(grid, volumes, strength, known, metric)
     labels = volumes.argmin(axis=0).astype(np.int8) if begun is None else begun.copy()
     if known is not None:
         np.copyto(labels, known, where=known >= 0)
-    part = grid._open(known)
-    z, y, x = (slice(low, low + size) for low, size in zip(part.corner, part.shape, strict=True))
-    inside = labels[z, y, x].flatten()
-    near = np.ascontiguousarray(volumes[:, z, y, x], dtype=np.float64).reshape(classes, -1)
-    model = Model(near, float(strength), metric, part)
-    voxels, arcs = inside.size, grid.neighbours
-    outside = 0.0
-    if voxels < labels.size:
-        outside = _energy(grid, labels, volumes, strength, metric) - energy_in_box(model, inside)
-    moves = borrow_flow(voxels, arcs), borrow_room(voxels), borrow_posed(voxels, arcs)
-    energies, cycles = expand_in_turn(model, inside, *moves)
-    labels[z, y, x] = inside.reshape(part.shape)
-    return Expansion(labels.reshape(grid.shape), tuple(outside + energy for energy in energies), cycles)
+    return _expand(grid, volumes, strength, known, metric, labels)
 
 
 def energy_of_labels(
@@ -102,6 +87,44 @@ def energy_of_labels(
     classes = volumes.shape[0]
     checked = _checked_labels(grid, labels, "labels", 0, classes)
     return _energy(grid, checked, volumes, strength, _checked_metric(pairs, classes))
+
+
+def _cut_once(
+    grid: PottsGrid,
+    costs: NDArray[np.floating],
+    strength: float,
+    seeds: NDArray[np.int8] | None,
+    metric: NDArray[np.float64],
+) -> Expansion:
+    """Label two classes; arrays are volumes here and below."""
+    known = None if seeds is None else seeds.reshape(grid.shape)
+    unary = (costs[1] - costs[0]).reshape(grid.shape)
+    labels = grid.cut(unary, strength=strength * float(metric[0, 1]), seeds=known).astype(np.int8)
+    return Expansion(labels, (_energy(grid, labels.reshape(costs.shape[1:]), costs, strength, metric),), 1)
+
+
+def _expand(
+    grid: PottsGrid,
+    costs: NDArray[np.floating],
+    strength: float,
+    seeds: NDArray[np.int8] | None,
+    metric: NDArray[np.float64],
+    labels: NDArray[np.int8],
+) -> Expansion:
+    """Improve labels, which honour the seeds, in place."""
+    part = grid._open(seeds)  # of which the charges, those of two classes, are of no use here
+    z, y, x = (slice(low, low + size) for low, size in zip(part.corner, part.shape, strict=True))
+    inside = labels[z, y, x].flatten()
+    costs_inside = np.ascontiguousarray(costs[:, z, y, x], dtype=np.float64).reshape(len(costs), -1)
+    model = Model(costs_inside, float(strength), metric, part)
+    outside = 0.0
+    if inside.size < labels.size:
+        outside = _energy(grid, labels, costs, strength, metric) - energy_in_box(model, inside)
+    voxels, arcs = inside.size, grid.neighbours
+    memory = borrow_flow(voxels, arcs), borrow_room(voxels), borrow_posed(voxels, arcs)
+    energies, cycles = expand_in_turn(model, inside, *memory)
+    labels[z, y, x] = inside.reshape(part.shape)
+    return Expansion(labels.reshape(grid.shape), tuple(outside + energy for energy in energies), cycles)
 
 
 def _energy(
@@ -121,7 +144,7 @@ def _as_volumes(grid: PottsGrid, costs: ArrayLike, strength: float) -> NDArray[n
     if not 0 <= strength < np.inf:
         raise UserError(f"strength is {strength}: it must not be negative")
     array = np.asarray(costs)
-    if array.ndim < 3 or array.shape[1:] not in (grid.shape, grid._image.shape):
+    if array.ndim < 1 or array.shape[1:] != grid.shape:
         raise UserError(f"costs have the shape {array.shape}: expected one array of {grid.shape} for each class")
     if not 1 <= len(array) <= MOST_CLASSES:
         raise UserError(f"costs are of {len(array)} classes: expected 1 to {MOST_CLASSES}")
@@ -137,11 +160,11 @@ def _checked_labels(
     """Return labels (z, y, x) that are classes, or `lowest`, as compiled code takes them."""
     volume = grid._shaped(labels, name)
     if not np.issubdtype(volume.dtype, np.integer):
-        raise UserError(f"{name} are {volume.dtype}: expected integers")
+        raise UserError(f"{name} must be integers, not {volume.dtype}")
     low, high = int(volume.min()), int(volume.max())
     if low < lowest or high >= classes:
         wrong = low if low < lowest else high
-        raise UserError(f"{name} contain {wrong}: expected {lowest} to {classes - 1}, there are {classes} classes")
+        raise UserError(f"{name}: {wrong} is no label, expected {lowest} to {classes - 1} for {classes} classes")
     return np.ascontiguousarray(volume, dtype=np.int8)
 
 
