@@ -134,11 +134,9 @@ def _find_movable(model: Model, labels: NDArray[np.int8], alpha: int, posed: Pos
         cost[p], move_totals[p] = 0, 0
         if free[p] and a != alpha:
             difference = costs[alpha, p] - costs[a, p]
-            most = reach[a] * totals[p]
-            moves = difference < most
-            # Twice what pairs can lose decides the voxel as well as more: a large cost would coarsen the cut.
+            moves = difference < reach[a] * totals[p]
             if moves:
-                cost[p] = max(difference, -2 * most) if most > 0 else difference
+                cost[p] = difference
         movable[p] = moves
         any_movable |= moves
     return any_movable
