@@ -8,7 +8,7 @@ from typing import Any
 
 from discoseg.config import Config
 from discoseg.data.layouts import find_dataset
-from discoseg.data.prepare import Grid, common_orientation, prepare_cases
+from discoseg.data.prepare import Grid, common_orientation, prepare_cases, slice_across
 from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.run import RunFolder
@@ -84,7 +84,8 @@ def gather_inputs(
     if config.size_csv is not None:  # a run may be resumed from another folder
         config = replace(config, size_csv=config.size_csv.resolve())
     cases, held_out = split_cases(found, split=split, fraction=validation_fraction)
-    grid = Grid(config.grid.shape, config.grid.clip_percent, common_orientation(cases))
+    orientation = slice_across(common_orientation(cases), config.grid.axis)
+    grid = Grid(config.grid.shape, config.grid.clip_percent, orientation)
     prepared = prepare_cases([*cases, *held_out], grid, progress=progress)
     to_train, to_score = prepared[: len(cases)], prepared[len(cases) :]
     if split is None and seeds is None:  # nobody chose these: annotated patients that cannot be scored had better train

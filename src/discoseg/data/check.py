@@ -7,11 +7,22 @@ from pathlib import Path
 
 import numpy as np
 
+from discoseg.data.files import channel_of, file_of
 from discoseg.data.layouts import Case, Dataset, find_weak_maps
-from discoseg.data.volume import Volume, describe_bad_voxels, describe_mismatch, read_volume
+from discoseg.data.volume import (
+    Volume,
+    count_channels,
+    describe_bad_voxels,
+    describe_mismatch,
+    offset_mm,
+    read_label_map,
+    read_volume,
+    turn_onto,
+)
 from discoseg.errors import UserError
 
 SHOWN_VALUES = 5  # of the label values that a map should not have
+SHEAR_DEG = 0.1  # what rounding leaves of a right angle
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,7 @@ class Row:
     orientation: str
     dtype: str
     intensity: tuple[float, float]  # lowest and highest finite value of all channels
+    shear_deg: float  # how far off a right angle two of its axes are at most
     voxel_ml: float
     label_vox: dict[int, int]  # voxels of each label value; empty without a label map
     seed_vox: tuple[int, int] | None = None  # foreground and background seeds; None without a weak map
@@ -63,11 +75,12 @@ def check_dataset(
     problems = [] if dataset.cases else [f"{dataset.root}: no case found"]
     names = Counter(case.name for case in dataset.cases)
     problems += [f"{dataset.root}: {n} cases have the name {name}" for name, n in names.items() if n > 1]
-    rows = []
+    rows, offsets_mm = [], dict[Path, float]()
     for done, case in enumerate(dataset.cases, start=1):
         inspection = _Inspection(dataset, case, value, maps.get(case.name))
         row = inspection.row()
         problems += inspection.problems
+        offsets_mm |= inspection.offsets_mm
         if row is not None:
             rows.append(row)
             problems += _bounds_problems(row, (bounds_ml or {}).get(case.name))
@@ -77,7 +90,8 @@ def check_dataset(
     name = next((name for name, number in dataset.labels.items() if number == value), None)
     problems += _no_foreground(dataset, rows, weak, name)
     warnings += _bounds_warnings(rows, bounds_ml or {}, value)
-    return Check(dataset, name, tuple(rows), problems, warnings + _spacing_warnings(rows), bounds_ml or {})
+    warnings += [*_offset_warnings(offsets_mm), *_shear_warnings(rows), *_spacing_warnings(rows)]
+    return Check(dataset, name, tuple(rows), problems, warnings, bounds_ml or {})
 
 
 class _Inspection:
@@ -86,6 +100,7 @@ class _Inspection:
     def __init__(self, dataset: Dataset, case: Case, value: int | None, weak: Path | None) -> None:
         self.dataset, self.case, self.value, self.weak = dataset, case, value, weak
         self.problems: list[str] = []
+        self.offsets_mm: dict[Path, float] = {}  # of files that their affine puts a little beside the image
 
     def row(self) -> Row | None:
         image = self._read(self.case.images[0])
@@ -100,6 +115,7 @@ class _Inspection:
                 self.problems.append(f"{path}: {bad}")
             finite = channel.array[np.isfinite(channel.array)]
             intensities += [float(finite.min()), float(finite.max())] if finite.size else []
+        self._require_all_channels()
         label_vox = self._count_labels(self.case.label, image)
         weak_vox = self._count_labels(self.weak, image) if self.weak else label_vox
         seeds, percent = self._seeds(label_vox, weak_vox)
@@ -112,26 +128,45 @@ class _Inspection:
             orientation=image.orientation,
             dtype=str(image.array.dtype),
             intensity=(min(intensities, default=np.nan), max(intensities, default=np.nan)),
+            shear_deg=_shear_deg(image),
             voxel_ml=image.voxel_ml,
             label_vox=label_vox,
             seed_vox=seeds,
             seed_percent=percent,
         )
 
-    def _read(self, path: Path, *, like: Volume | None = None) -> Volume | None:
+    def _read(
+        self, path: Path, *, like: Volume | None = None, read: Callable[[Path], Volume] = read_volume
+    ) -> Volume | None:
         """Read a file, or note why not; with `like`, also note where it does not lie on that volume."""
         try:
-            volume = read_volume(path)
+            volume = read(path)
         except UserError as error:
             self.problems.append(str(error))
             return None
-        mismatch = None if like is None else describe_mismatch(like, volume)
-        if mismatch:
+        if like is None:
+            return volume
+        volume = turn_onto(volume, like)
+        if mismatch := describe_mismatch(like, volume):
             self.problems.append(f"{path} does not lie on its image {self.case.images[0].name}: {mismatch}")
-        return None if mismatch else volume
+            return None
+        if offset := offset_mm(like, volume):
+            self.offsets_mm[path] = offset
+        return volume
+
+    def _require_all_channels(self) -> None:
+        """Note a file of which some channels would be left out, though none was chosen by name."""
+        first = self.case.images[0]
+        if channel_of(first) is None or self.dataset.layout != "decathlon":
+            return
+        file, named = file_of(first), len(self.case.images)
+        channels = count_channels(file)
+        if channels > named:
+            about = self.dataset.root / "dataset.json"
+            self.problems.append(f"{file} has {channels} channels, {about} names {named}: correct its 'modality'")
 
     def _count_labels(self, path: Path | None, image: Volume) -> dict[int, int]:
-        volume = None if path is None else self._read(path, like=image)
+        volume = None if path is None else self._read(path, like=image, read=read_label_map)
         if volume is None:
             return {}
         known = {*self.dataset.labels.values(), self.dataset.ignore}
@@ -235,6 +270,35 @@ def _no_foreground(dataset: Dataset, rows: list[Row], weak: Path | None, label: 
     if labelled and not any(value in row.label_vox for row in labelled for value in wanted):
         return [f"{place}: no voxel of {structure} in any training case's label map"]
     return []
+
+
+def _shear_deg(image: Volume) -> float:
+    """Return how far two axes of a volume are off a right angle at most, in degrees."""
+    edges = image.affine[:3, :3] / np.linalg.norm(image.affine[:3, :3], axis=0)
+    cosines = np.abs(edges.T @ edges)[np.triu_indices(3, k=1)]
+    return float(np.degrees(np.arcsin(np.clip(cosines, 0, 1))).max())
+
+
+def _shear_warnings(rows: list[Row]) -> list[str]:
+    sheared = [row for row in rows if row.shear_deg > SHEAR_DEG]
+    if not sheared:
+        return []
+    return [
+        f"{len(sheared)} of {len(rows)} cases: sheared affine ({sheared[0].case.name}: axes "
+        f"{sheared[0].shear_deg:.1f}° off a right angle); slices are taken as they are stored, and sizes in ml are "
+        "those of upright voxels"
+    ]
+
+
+def _offset_warnings(offsets_mm: Mapping[Path, float]) -> list[str]:
+    if not offsets_mm:
+        return []
+    path, furthest = max(offsets_mm.items(), key=lambda item: item[1])
+    number = f"{len(offsets_mm)} file{'s lie' if len(offsets_mm) > 1 else ' lies'}"
+    return [
+        f"{number} up to half a voxel beside the image by the affine ({path}: {furthest:.3g} mm); "
+        "the place in the array counts"
+    ]
 
 
 def _spacing_warnings(rows: list[Row]) -> list[str]:
