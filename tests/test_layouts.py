@@ -161,10 +161,10 @@ def test_nnunet_version_1_and_no_ignore(tmp_path: Path) -> None:
         ("[]", "labels"),
         ({}, "labels"),
         ({"labels": {"background": 0}}, "at least one structure"),
-        ({"labels": {"background": 0, "whole": [1, 2]}}, "'whole' must be one whole number"),
+        ({"labels": {"background": 0, "whole": [1, 2]}}, "'whole' is a region"),
         ({"labels": {"background": 1, "LV": 0}}, "background 0"),
         ({"labels": {"background": 0, "LV": 1, "RV": 1}}, "value of its own"),
-        ({"labels": {"background": 0, "LV": 1}, "file_ending": ".png"}, "file_ending"),
+        ({"labels": {"background": 0, "LV": 1}, "file_ending": ".bmp"}, "file_ending"),
         ({"labels": {"background": 0, "LV": 1}, "file_ending": ".mha"}, "no case"),
     ],
 )

@@ -44,8 +44,9 @@ def fit(
     """Train on the dataset in folder ``dataset`` and write the run folder ``out``.
 
     ``seeds`` is a folder of weak label maps by case name; without it the dataset's own labels annotate. Validation
-    cases are those of the JSON file ``split``, or a ``validation_fraction`` of the patients: always the same ones, as
-    far as they have complete masks.
+    cases are those of the JSON file ``split`` (``splits_final.json:2`` is the third fold of nnU-Net's file; one in the
+    dataset's folder counts by itself), or a ``validation_fraction`` of the patients: always the same ones, as far as
+    they have complete masks.
     """
     RunFolder.require_usable(Path(out), resume=resume)
     inputs = gather_inputs(
@@ -83,6 +84,7 @@ def gather_inputs(
     label = chosen_label(found, config.label)
     if config.size_csv is not None:  # a run may be resumed from another folder
         config = replace(config, size_csv=config.size_csv.resolve())
+    split = split or found.split
     cases, held_out = split_cases(found, split=split, fraction=validation_fraction)
     orientation = slice_across(common_orientation(cases), config.grid.axis)
     grid = Grid(config.grid.shape, config.grid.clip_percent, orientation)

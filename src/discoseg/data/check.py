@@ -157,13 +157,13 @@ class _Inspection:
     def _require_all_channels(self) -> None:
         """Note a file of which some channels would be left out, though none was chosen by name."""
         first = self.case.images[0]
-        if channel_of(first) is None or self.dataset.layout != "decathlon":
+        if channel_of(first) is None or self.dataset.layout not in ("decathlon", "nnunet"):
             return
         file, named = file_of(first), len(self.case.images)
         channels = count_channels(file)
         if channels > named:
             about = self.dataset.root / "dataset.json"
-            self.problems.append(f"{file} has {channels} channels, {about} names {named}: correct its 'modality'")
+            self.problems.append(f"{file} has {channels} channels, {about} names {named}: correct that")
 
     def _count_labels(self, path: Path | None, image: Volume) -> dict[int, int]:
         volume = None if path is None else self._read(path, like=image, read=read_label_map)

@@ -156,8 +156,7 @@ def slice_across(orientation: str, axis: Axis) -> str:
     >>> slice_across("LPS", "z"), slice_across("LPS", "y"), slice_across("LPS", "x")
     ('LPS', 'LSP', 'PSL')
     """
-    x, y, z = orientation
-    return {"z": x + y + z, "y": x + z + y, "x": y + z + x}[axis]
+    return "".join(orientation["xyz".index(code)] for code in {"z": "xyz", "y": "xzy", "x": "yzx"}[axis])
 
 
 def default_cache() -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.data.files import IMAGE_SUFFIXES, channel_of, file_of, image_suffix
+from discoseg.data.files import IMAGE_SUFFIXES, channel_of, channel_paths, file_of, image_suffix
 from discoseg.data.orientation import axis_codes, require_codes, turn_array, turn_axes, turn_matrix
 from discoseg.errors import UserError
 
@@ -202,6 +202,14 @@ def read_orientation(path: Path) -> str:
 def count_channels(path: Path) -> int:
     """Return how many channels a file has, by its header alone."""
     return _read_header(path)[1]
+
+
+def list_channels(path: Path) -> tuple[Path, ...]:
+    """Return a path for each channel of a file, by its header alone."""
+    try:
+        return channel_paths(path, count_channels(path))
+    except UserError:  # whoever reads its voxels says why
+        return (path,)
 
 
 def _read_header(path: Path) -> tuple[NDArray[np.float64], int]:

@@ -1,0 +1,98 @@
+"""Cases by patterns of file names: "{case}.nii.gz" for images, "{case}_seg.nii.gz" for their label maps."""
+
+import glob
+import posixpath
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from discoseg.data.files import IMAGE_SUFFIXES, file_of, image_suffix
+from discoseg.data.layouts import Case, patient_of
+from discoseg.errors import UserError
+
+PLACEHOLDER = re.compile(r"\{(case|patient|group)\}")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A path relative to ``folder`` with {case}, and maybe {patient} and {group}, in the place of parts of names."""
+
+    text: str
+    folder: Path
+
+    @property
+    def placeholders(self) -> set[str]:
+        """The words in braces."""
+        return set(PLACEHOLDER.findall(self.text))
+
+    @property
+    def literal(self) -> str:
+        """What is left without the words in braces."""
+        return PLACEHOLDER.sub("", self.text)
+
+    def find(self) -> dict[Path, dict[str, str]]:
+        """Return what the words stand for in the path of every file that fits; a repeated word must fit twice."""
+        file = file_of(Path(self.text)).as_posix()
+        pieces = PLACEHOLDER.split(file)  # text, word, text, word, …, text
+        seen: set[str] = set()
+        expression = re.escape(pieces[0])
+        for word, text in zip(pieces[1::2], pieces[2::2], strict=True):
+            expression += (f"(?P={word})" if word in seen else f"(?P<{word}>[^/]+)") + re.escape(text)
+            seen.add(word)
+        found = glob.glob("*".join(glob.escape(text) for text in pieces[::2]), root_dir=self.folder)
+        matches = {name: re.fullmatch(expression, Path(name).as_posix()) for name in sorted(found)}
+        return {self.folder / name: match.groupdict() for name, match in matches.items() if match}
+
+    def fill(self, words: dict[str, str]) -> Path:
+        """Return the path of one case."""
+        return self.folder / PLACEHOLDER.sub(lambda match: words[match[1]], self.text)
+
+
+def match_cases(path: Path, images: list[Any], labels: Any = None) -> list[Case]:
+    """List the cases whose first channel fits the first pattern of ``images``, in the order of their names.
+
+    ``path`` is the file that the patterns stand in: they are relative to its folder, and errors name it. A file that
+    fits several patterns belongs to the one that says more: a_seg.nii.gz to "{case}_seg.nii.gz", not "{case}.nii.gz".
+    """
+    channels = [_parse(path, "images", text) for text in images]
+    maps = None if labels is None else _parse(path, "labels", labels)
+    if not channels:
+        raise UserError(f"{path}: 'images' is empty; give a pattern such as '{{case}}.nii.gz'")
+    for pattern in (*channels, *([maps] if maps else [])):
+        if unknown := pattern.placeholders - channels[0].placeholders:
+            raise UserError(f"{path}: {pattern.text!r} has {{{min(unknown)}}}, which {channels[0].text!r} lacks")
+    others = [*channels[1:], *([maps] if maps else [])]
+    cases: dict[str, Case] = {}
+    for file, words in _own_files(channels[0], others).items():
+        name, patient = words["case"], words.get("patient", "")
+        if name in cases:
+            other = file_of(cases[name].images[0])
+            raise UserError(f"{path}: {other} and {file} are both case {name!r}; let {{case}} stand for more")
+        label = maps.fill(words) if maps else None
+        existing = label if label is not None and file_of(label).is_file() else None
+        files = tuple(channel.fill(words) for channel in channels)
+        cases[name] = Case(name, files, existing, patient or patient_of(name), words.get("group", ""))
+    if not cases:
+        raise UserError(f"{path}: no file fits 'images', {channels[0].text!r}, relative to {path.parent}")
+    orphans = [] if maps is None else [f for f, w in _own_files(maps, channels).items() if w["case"] not in cases]
+    if orphans:
+        raise UserError(f"{orphans[0]} has no image that fits {channels[0].text!r}: add it, or correct {path}")
+    return [cases[name] for name in sorted(cases)]
+
+
+def _own_files(pattern: Pattern, others: list[Pattern]) -> dict[Path, dict[str, str]]:
+    """Find the files of a pattern that fit none of the others that says more."""
+    stricter = [other for other in others if len(other.literal) > len(pattern.literal)]
+    taken = {file for other in stricter for file in other.find()}
+    return {file: words for file, words in pattern.find().items() if file not in taken}
+
+
+def _parse(path: Path, key: str, text: Any) -> Pattern:
+    if not isinstance(text, str) or "{case}" not in text:
+        raise UserError(f"{path}: '{key}' must be a pattern with {{case}}, such as '{{case}}.nii.gz', not {text!r}")
+    if "{" in PLACEHOLDER.sub("", text) or "}" in PLACEHOLDER.sub("", text):
+        raise UserError(f"{path}: {text!r} may have {{case}}, {{patient}} and {{group}} in braces, nothing else")
+    if not image_suffix(Path(text)):
+        raise UserError(f"{path}: {text!r} must end in one of {', '.join(IMAGE_SUFFIXES)}")
+    return Pattern(posixpath.normpath(text), path.parent)
