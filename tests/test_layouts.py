@@ -165,6 +165,22 @@ def test_a_coloured_picture_has_all_channels_in_one_file(tmp_path: Path) -> None
     assert dataset.ignore == 254  # label maps are uint8
 
 
+def test_nnunet_with_listed_files(tmp_path: Path) -> None:
+    listed = {"b": {"images": ["far/x.nii.gz"], "label": "/y.nii.gz"}, "a": {"images": ["z.mha"], "label": "w.mha"}}
+    about = {"labels": {"background": 0, "LV": 1}, "dataset": listed}
+    make_nnunet(tmp_path, about, "imagesTr/c_0000.nii.gz", "imagesTs/t_0000.nii.gz")
+    dataset = find_dataset(tmp_path)
+    assert [(case.name, case.test) for case in dataset.cases] == [("a", False), ("b", False), ("t", True)]
+    assert dataset.cases[1].images == (tmp_path / "far" / "x.nii.gz",)
+    assert dataset.cases[1].label == Path("/y.nii.gz")
+    for wrong in ([], {"a": {"images": ["z.mha"]}}, {"a": {"images": ["z.mha", "u.mha"], "label": "w.mha"}}, {"a": 3}):
+        make_nnunet(tmp_path, {**about, "dataset": wrong})
+        with pytest.raises(
+            UserError, match=r"dataset\.json: 'dataset' must give 'a?' 1 'images' \(one a channel\) and"
+        ):
+            find_dataset(tmp_path)
+
+
 def test_splits_final_json_beside_dataset_json(tmp_path: Path) -> None:
     make_nnunet(tmp_path, {"labels": {"background": 0, "LV": 1}}, "imagesTr/a_0000.nii.gz")
     assert find_dataset(tmp_path).split is None

@@ -20,7 +20,7 @@ def make(root: Path, about: Any, *files: str) -> Path:
 
 
 def found(dataset: Dataset) -> list[tuple[str, list[str], str | None]]:
-    return [(c.name, [path.name for path in c.images], c.label and c.label.name) for c in dataset.cases]
+    return [(c.name, [path.name for path in c.images], c.label.name if c.label else None) for c in dataset.cases]
 
 
 def test_images_and_labels_in_one_folder(tmp_path: Path) -> None:

@@ -230,6 +230,16 @@ def test_a_check_names_files_whose_channels_are_not_those_of_dataset_json(tmp_pa
     assert f"prostate_01.nii.gz has 4 channels, {tmp_path / 'dataset.json'} names 2: correct that" in problem
 
 
+def test_a_grey_picture_among_coloured_ones_is_named(tmp_path: Path) -> None:
+    make_pictures(tmp_path)
+    write_picture(tmp_path / "images" / "b.tif", image(1, (32, 40)))
+    complaint = f"{tmp_path / 'images' / 'b.tif'}: its channels are 1 instead of the 3 of a; all cases need the same"
+    assert check_dataset(find_dataset(tmp_path)).problems == [complaint]
+    config = replace(Config(), method="full", grid=GridConfig((32, 40)))
+    with pytest.raises(UserError, match="its channels are . instead of the . of .; all cases need"):
+        gather_inputs(tmp_path, config, seeds=None, split=None, validation_fraction=0.5)
+
+
 def make_model(channels: int) -> Model:
     torch.manual_seed(0)
     network = build_network("unet", channels=channels, classes=2, width=4, depth=1).eval()

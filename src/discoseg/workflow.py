@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from discoseg.config import Config
-from discoseg.data.layouts import find_dataset
+from discoseg.data.layouts import describe_odd_channels, find_dataset
 from discoseg.data.prepare import Grid, common_orientation, prepare_cases, slice_across
 from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
@@ -86,6 +86,8 @@ def gather_inputs(
         config = replace(config, size_csv=config.size_csv.resolve())
     split = split or found.split
     cases, held_out = split_cases(found, split=split, fraction=validation_fraction)
+    if odd := describe_odd_channels([*cases, *held_out]):
+        raise UserError(odd)
     orientation = slice_across(common_orientation(cases), config.grid.axis)
     grid = Grid(config.grid.shape, config.grid.clip_percent, orientation)
     prepared = prepare_cases([*cases, *held_out], grid, progress=progress)

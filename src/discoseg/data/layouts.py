@@ -1,11 +1,11 @@
 """A folder of files to cases: ACDC, PROMISE12, nnU-Net, Decathlon and others are recognised by themselves."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from discoseg.data.files import IMAGE_SUFFIXES, PICTURE_SUFFIXES, image_suffix, list_images, strip_suffix
+from discoseg.data.files import IMAGE_SUFFIXES, PICTURE_SUFFIXES, file_of, image_suffix, list_images, strip_suffix
 from discoseg.errors import UserError
 
 WEAK_ENDINGS = ("", "_scribble", "_seeds", "_weak")
@@ -79,6 +79,15 @@ def find_weak_maps(folder: Path, dataset: Dataset) -> dict[str, Path]:
         example = dataset.cases[0].name
         raise UserError(f"{folder} has no weak map of any case: looked for {example}, {example}_scribble, ...")
     return maps
+
+
+def describe_odd_channels(cases: Sequence[Case]) -> str | None:
+    """Return which case has more or fewer channels than the first one, in words; None if none has."""
+    for case in cases:
+        if len(case.images) != len(cases[0].images):
+            numbers = f"{len(case.images)} instead of the {len(cases[0].images)} of {cases[0].name}"
+            return f"{file_of(case.images[0])}: its channels are {numbers}; all cases need the same"
+    return None
 
 
 def patient_of(name: str) -> str:
