@@ -236,7 +236,7 @@ def test_a_grey_picture_among_coloured_ones_is_named(tmp_path: Path) -> None:
     complaint = f"{tmp_path / 'images' / 'b.tif'}: its channels are 1 instead of the 3 of a; all cases need the same"
     assert check_dataset(find_dataset(tmp_path)).problems == [complaint]
     config = replace(Config(), method="full", grid=GridConfig((32, 40)))
-    with pytest.raises(UserError, match="its channels are . instead of the . of .; all cases need"):
+    with pytest.raises(UserError, match=r"its channels are . instead of the . of .; all cases need"):
         gather_inputs(tmp_path, config, seeds=None, split=None, validation_fraction=0.5)
 
 

@@ -12,6 +12,7 @@ from discoseg.data.volume import (
     Volume,
     count_channels,
     describe_bad_voxels,
+    describe_displaced,
     describe_mismatch,
     offset_mm,
     read_label_map,
@@ -96,7 +97,7 @@ class Inspection:
             return volume
         volume = turn_onto(volume, like)
         if mismatch := describe_mismatch(like, volume):
-            self.problems.append(f"{path} does not lie on its image {self.case.images[0].name}: {mismatch}")
+            self.problems.append(describe_displaced(path, self.case.images[0], mismatch))
             return None
         if offset := offset_mm(like, volume):
             self.offsets_mm[path] = offset

@@ -27,6 +27,7 @@ from discoseg.data.metaimage import data_file
 from discoseg.data.volume import (
     Volume,
     describe_bad_voxels,
+    describe_displaced,
     describe_mismatch,
     read_label_map,
     read_orientation,
@@ -216,7 +217,7 @@ def _lay_on_image(label: Volume, path: Path, image_path: Path) -> Volume:
     image = read_volume(image_path)
     turned = turn_onto(label, image)
     if mismatch := describe_mismatch(image, turned):
-        raise UserError(f"{path} does not lie on its image {image_path.name}: {mismatch}")
+        raise UserError(describe_displaced(path, image_path, mismatch))
     return image.like(turned.array)
 
 

@@ -120,6 +120,11 @@ def offset_mm(a: Volume, b: Volume) -> float:
     return apart_mm if apart_mm > ROUNDING_VOX * edge_mm else 0.0
 
 
+def describe_displaced(path: Path, image_path: Path, mismatch: str) -> str:
+    """Return what to do about a file that does not lie on its image (:func:`describe_mismatch`), in one line."""
+    return f"{path} does not lie on its image {image_path.name}: {mismatch}; resample it, or correct its header"
+
+
 def turn_onto(volume: Volume, image: Volume) -> Volume:
     """Return a label map or channel in the orientation of its image, unless it lies on the image as it is."""
     return volume if describe_mismatch(image, volume) is None else volume.reoriented(image.orientation)
