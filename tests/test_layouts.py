@@ -173,8 +173,9 @@ def test_nnunet_with_listed_files(tmp_path: Path) -> None:
     assert [(case.name, case.test) for case in dataset.cases] == [("a", False), ("b", False), ("t", True)]
     assert dataset.cases[1].images == (tmp_path / "far" / "x.nii.gz",)
     assert dataset.cases[1].label == Path("/y.nii.gz")
-    two: Any = {"a": {"images": ["z.mha", "u.mha"], "label": "w.mha"}}
-    for wrong in ([], {"a": {"images": ["z.mha"]}}, two, {"a": 3}):
+    two = {"a": {"images": ["z.mha", "u.mha"], "label": "w.mha"}}
+    several_wrong: list[Any] = [two, [], {"a": {"images": ["z.mha"]}}, {"a": 3}]
+    for wrong in several_wrong:
         make_nnunet(tmp_path, {**about, "dataset": wrong})
         with pytest.raises(UserError, match=r"dataset\.json: 'dataset' must give 'a?' 1 'images' .* and a 'label'$"):
             find_dataset(tmp_path)

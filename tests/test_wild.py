@@ -136,6 +136,18 @@ def make_pictures(root: Path) -> None:
         write_picture(root / "labels" / f"{name}.png", label(shape=(32, 40)))
 
 
+def make_pattern_of_pictures(root: Path) -> None:
+    make_pictures(root)
+    names = {"foreground": 1}
+    write_json(root / "discoseg.json", {"images": "images/{case}.tif", "labels": "labels/{case}.png", "names": names})
+
+
+def make_table_of_pictures(root: Path) -> None:
+    make_pictures(root)
+    rows = ["case,image,label", *(f"{n},images/{n}.tif,labels/{n}.png" for n in ("a", "b"))]
+    (root / "cases.csv").write_text("\n".join(rows))
+
+
 LAYOUTS = [
     (make_acdc, "acdc", 4, 1),
     (make_promise12, "promise12", 2, 1),
@@ -146,6 +158,8 @@ LAYOUTS = [
     (make_table, "table", 2, 1),
     (make_folder, "folder", 2, 1),
     (make_pictures, "folder", 2, 3),
+    (make_pattern_of_pictures, "pattern", 2, 3),
+    (make_table_of_pictures, "table", 2, 3),
 ]
 
 

@@ -5,7 +5,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from discoseg.data.files import IMAGE_SUFFIXES, PICTURE_SUFFIXES, file_of, image_suffix, list_images, strip_suffix
+from discoseg.data.files import (
+    IMAGE_SUFFIXES,
+    PICTURE_SUFFIXES,
+    channel_of,
+    file_of,
+    image_suffix,
+    list_images,
+    strip_suffix,
+)
 from discoseg.errors import UserError
 
 WEAK_ENDINGS = ("", "_scribble", "_seeds", "_weak")
@@ -90,6 +98,15 @@ def describe_odd_channels(cases: Sequence[Case]) -> str | None:
     return None
 
 
+def colours_of(image: Path) -> tuple[Path, ...]:
+    """Return a path for each colour of a picture; a volume's path, or a channel's, as it is."""
+    if image_suffix(image) not in PICTURE_SUFFIXES or channel_of(image) is not None:
+        return (image,)
+    from discoseg.data.volume import list_channels
+
+    return list_channels(image)
+
+
 def patient_of(name: str) -> str:
     """Return a case's name without a frame number at its end: frames of one patient must stay together.
 
@@ -168,17 +185,8 @@ def _find_folder(root: Path) -> Dataset | None:
     for image in list_images(folder):
         name = strip_suffix(image)
         label = _existing(root / "labels", name) if folder != root else None
-        cases.append(Case(name, _colours(image), label, patient_of(name)))
+        cases.append(Case(name, colours_of(image), label, patient_of(name)))
     return Dataset(root, "folder", tuple(cases), {"background": 0, "foreground": 1}, ignore=2) if cases else None
-
-
-def _colours(image: Path) -> tuple[Path, ...]:
-    """Return a path for each colour of a picture; of volumes, only a bare path."""
-    if image_suffix(image) not in PICTURE_SUFFIXES:
-        return (image,)
-    from discoseg.data.volume import list_channels
-
-    return list_channels(image)
 
 
 def _existing(folder: Path, name: str) -> Path | None:

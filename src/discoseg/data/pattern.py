@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from discoseg.data.files import IMAGE_SUFFIXES, file_of, image_suffix
-from discoseg.data.layouts import Case, patient_of
+from discoseg.data.layouts import Case, colours_of, patient_of
 from discoseg.errors import UserError
 
 PLACEHOLDER = re.compile(r"\{(case|patient|group)\}")
@@ -71,7 +71,7 @@ def match_cases(path: Path, images: list[Any], labels: Any = None) -> list[Case]
             raise UserError(f"{path}: {other} and {file} are both case {name!r}; let {{case}} stand for more")
         label = maps.fill(words) if maps else None
         existing = label if label is not None and file_of(label).is_file() else None
-        files = tuple(channel.fill(words) for channel in channels)
+        files = tuple(colour for channel in channels for colour in colours_of(channel.fill(words)))
         cases[name] = Case(name, files, existing, patient or patient_of(name), words.get("group", ""))
     if not cases:
         raise UserError(f"{path}: no file fits 'images', {channels[0].text!r}, relative to {path.parent}")

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from discoseg.data.files import IMAGE_SUFFIXES, file_of, image_suffix
-from discoseg.data.layouts import Case, patient_of
+from discoseg.data.layouts import Case, colours_of, patient_of
 from discoseg.errors import UserError
 
 TABLE = "cases.csv"
@@ -44,7 +44,8 @@ def read_cases(path: Path) -> list[Case]:
         name = row["case"]
         if not name or name in cases or "/" in name:
             raise UserError(f"{where}: case {name!r} must be a name of its own, without '/'")
-        images = tuple(_existing(where, column, row[column], path.parent) for column in channels)
+        files = [_existing(where, column, row[column], path.parent) for column in channels]
+        images = tuple(colour for file in files for colour in colours_of(file))
         label = _existing(where, "label", row["label"], path.parent) if row.get("label") else None
         cases[name] = Case(name, images, label, row.get("patient") or patient_of(name), row.get("group", ""))
     if not cases:
