@@ -58,6 +58,14 @@ def test_patients_and_groups(tmp_path: Path) -> None:
     ]
 
 
+def test_patients_make_names_unique_where_they_must(tmp_path: Path) -> None:
+    about = {"images": "sub-{patient}/{case}/t1.nii", "labels": "sub-{patient}/{case}/mask.nii"}
+    files = ("sub-1/a/t1.nii", "sub-1/b/t1.nii", "sub-2/a/t1.nii", "sub-2/a/mask.nii")
+    dataset = find_dataset(make(tmp_path, about, *files))
+    assert [(case.name, case.patient) for case in dataset.cases] == [("1_a", "1"), ("1_b", "1"), ("2_a", "2")]
+    assert dataset.cases[2].label == tmp_path / "sub-2" / "a" / "mask.nii"
+
+
 def test_files_may_lie_elsewhere(tmp_path: Path) -> None:
     make(tmp_path / "far", "", "images/[1] a.nii.gz", "labels/[1] a.png")
     about = {"images": "../far/images/{case}.nii.gz", "labels": f"{tmp_path}/far/labels/{{case}}.png"}
@@ -68,8 +76,9 @@ def test_files_may_lie_elsewhere(tmp_path: Path) -> None:
 
 
 def test_channels_of_one_file(tmp_path: Path) -> None:
-    about = {"images": ["{case}.nii.gz[1]", "{case}.nii.gz[0]"]}
-    assert found(find_dataset(make(tmp_path, about, "a.nii.gz"))) == [("a", ["a.nii.gz[1]", "a.nii.gz[0]"], None)]
+    about = {"images": ["{case}.nii.gz[10]", "{case}.nii.gz[0]"], "labels": f"{tmp_path}/{{case}}_y.nii.gz"}
+    dataset = find_dataset(make(tmp_path, about, "a.nii.gz", "a_y.nii.gz"))
+    assert found(dataset) == [("a", ["a.nii.gz[10]", "a.nii.gz[0]"], "a_y.nii.gz")]
 
 
 def test_a_mask_of_255(tmp_path: Path) -> None:
@@ -91,7 +100,7 @@ def test_a_mask_of_255(tmp_path: Path) -> None:
         ({"images": "{case}.nii", "labels": "{patient}/{case}.nii"}, "has {patient}, which '{case}.nii' lacks"),
         ({"images": "{case}.nii", "cases": "cases.csv"}, "not both"),
         ({"images": "{case}.mha"}, r"no file fits 'images', '{case}\.mha', relative to"),
-        ({"images": "{patient}/{case}.nii"}, "are both case 'x'; let {case} stand for more"),
+        ({"images": "{group}/{case}.nii"}, "are both case 'x'; let {case} stand for more"),
         ({"images": "{case}.nii", "names": ["LV"]}, "'names' must give every structure its value"),
         ({"images": "{case}.nii", "names": {}}, "at least one structure"),
         ({"images": "{case}.nii", "names": {"LV": [1, 2]}}, r"'LV' is a region of several values, \[1, 2\]: give"),

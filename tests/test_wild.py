@@ -19,7 +19,7 @@ from discoseg.config import Config, GridConfig
 from discoseg.data.check import check_dataset
 from discoseg.data.layouts import find_dataset
 from discoseg.data.prepare import Grid, prepare_case
-from discoseg.data.volume import Volume, read_volume, write_volume
+from discoseg.data.volume import Volume, read_volume, same_geometry, write_volume
 from discoseg.errors import UserError
 from discoseg.networks import build_network
 from discoseg.predict import Model, predict_files
@@ -187,6 +187,16 @@ def test_from_files_to_voxels(
     assert prepared.image.shape == (volume.shape[0], channels, 32, 40)
     assert prepared.label is not None
     assert np.count_nonzero(prepared.label) == volume.shape[0] * 12 * 15
+
+
+def test_seeds_of_a_file_with_several_channels_lie_on_it(tmp_path: Path) -> None:
+    make_decathlon(tmp_path / "data")
+    with pytest.raises(SystemExit) as stop:
+        main(["seeds", str(tmp_path / "data"), "--label", "PZ", "--grid", "32", "40", "--out", str(tmp_path / "seeds")])
+    assert stop.value.code == 0
+    (seeds,) = (tmp_path / "seeds").glob("*.nii.gz")
+    scan = read_volume(tmp_path / "data" / "imagesTr" / f"{seeds.name}[0]")
+    assert same_geometry(read_volume(seeds), scan)
 
 
 def test_training_gets_all_channels_of_a_file(tmp_path: Path) -> None:

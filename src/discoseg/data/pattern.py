@@ -28,8 +28,8 @@ class Pattern:
 
     @property
     def literal(self) -> str:
-        """What is left without the words in braces."""
-        return PLACEHOLDER.sub("", self.text)
+        """What is left of the file's path without the words in braces."""
+        return PLACEHOLDER.sub("", file_of(Path(self.text)).as_posix())
 
     def find(self) -> dict[Path, dict[str, str]]:
         """Return what the words stand for in the path of every file that fits; a repeated word must fit twice."""
@@ -54,6 +54,7 @@ def match_cases(path: Path, images: list[Any], labels: Any = None) -> list[Case]
 
     ``path`` is the file that the patterns stand in: they are relative to its folder, and errors name it. A file that
     fits several patterns belongs to the one that says more: a_seg.nii.gz to "{case}_seg.nii.gz", not "{case}.nii.gz".
+    Where {case} is the same for several patients, all cases are called PATIENT_CASE.
     """
     channels = [_parse(path, "images", text) for text in images]
     maps = None if labels is None else _parse(path, "labels", labels)
@@ -62,30 +63,39 @@ def match_cases(path: Path, images: list[Any], labels: Any = None) -> list[Case]
     for pattern in (*channels, *([maps] if maps else [])):
         if unknown := pattern.placeholders - channels[0].placeholders:
             raise UserError(f"{path}: {pattern.text!r} has {{{min(unknown)}}}, which {channels[0].text!r} lacks")
-    others = [*channels[1:], *([maps] if maps else [])]
-    cases: dict[str, Case] = {}
-    for file, words in _own_files(channels[0], others).items():
-        name, patient = words["case"], words.get("patient", "")
-        if name in cases:
-            other = file_of(cases[name].images[0])
-            raise UserError(f"{path}: {other} and {file} are both case {name!r}; let {{case}} stand for more")
+    found = _own_files(channels[0], [*channels[1:], *([maps] if maps else [])])
+    if not found:
+        raise UserError(f"{path}: no file fits 'images', {channels[0].text!r}, relative to {path.parent}")
+    cases = []
+    for name, words in _name(path, found).items():
         label = maps.fill(words) if maps else None
         existing = label if label is not None and file_of(label).is_file() else None
         files = tuple(colour for channel in channels for colour in colours_of(channel.fill(words)))
-        cases[name] = Case(name, files, existing, patient or patient_of(name), words.get("group", ""))
-    if not cases:
-        raise UserError(f"{path}: no file fits 'images', {channels[0].text!r}, relative to {path.parent}")
-    orphans = [] if maps is None else [f for f, w in _own_files(maps, channels).items() if w["case"] not in cases]
-    if orphans:
-        raise UserError(f"{orphans[0]} has no image that fits {channels[0].text!r}: add it, or correct {path}")
-    return [cases[name] for name in sorted(cases)]
+        cases.append(Case(name, files, existing, words.get("patient") or patient_of(name), words.get("group", "")))
+    if maps is not None:
+        fitting = {maps.fill(words) for words in found.values()}
+        for file in sorted(_own_files(maps, channels).keys() - {file_of(label) for label in fitting}):
+            raise UserError(f"{file} has no image that fits {channels[0].text!r}: add it, or correct {path}")
+    return sorted(cases, key=lambda case: case.name)
+
+
+def _name(path: Path, found: dict[Path, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the words of every case by its name, which must be unique."""
+    ambiguous = len({words["case"] for words in found.values()}) < len(found)
+    names: dict[str, Path] = {}
+    for file, words in found.items():
+        name = f"{words['patient']}_{words['case']}" if ambiguous and "patient" in words else words["case"]
+        if name in names:
+            raise UserError(f"{path}: {names[name]} and {file} are both case {name!r}; let {{case}} stand for more")
+        names[name] = file
+    return {name: found[file] for name, file in names.items()}
 
 
 def _own_files(pattern: Pattern, others: list[Pattern]) -> dict[Path, dict[str, str]]:
     """Find the files of a pattern that fit none of the others that says more."""
     stricter = [other for other in others if len(other.literal) > len(pattern.literal)]
-    taken = {file for other in stricter for file in other.find()}
-    return {file: words for file, words in pattern.find().items() if file not in taken}
+    taken = {file.resolve() for other in stricter for file in other.find()}
+    return {file: words for file, words in pattern.find().items() if file.resolve() not in taken}
 
 
 def _parse(path: Path, key: str, text: Any) -> Pattern:
