@@ -495,6 +495,14 @@ def test_channels_of_one_file_are_read_one_by_one(tmp_path: Path, suffix: str) -
         read_volume(tmp_path / "c.mha[0]")
 
 
+def test_a_truncated_file_of_several_channels_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.nii"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((6, 5, 4, 3), np.int16), np.eye(4)), path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"broken\.nii\[2\] cannot be read[^\n]*$"):
+        read_volume(tmp_path / "broken.nii[2]")
+
+
 def test_simpleitks_vector_nifti_has_channels_too(tmp_path: Path) -> None:
     image = SimpleITK.GetImageFromArray(np.arange(24, dtype=np.int16).reshape(2, 2, 3, 2), isVector=True)
     SimpleITK.WriteImage(image, str(tmp_path / "a.nii"))

@@ -189,6 +189,36 @@ def test_from_files_to_voxels(
     assert np.count_nonzero(prepared.label) == volume.shape[0] * 12 * 15
 
 
+@pytest.mark.parametrize(
+    ("make", "file", "content", "complaint"),
+    [
+        (make_nnunet, "dataset.json", '{"labels": {"background": 0, "whole": [1, 2]}}', "give it one value"),
+        (make_decathlon, "dataset.json", '{"training": [3], "labels": {"0": "background", "1": "PZ"}}', "entry 0"),
+        (make_pattern, "discoseg.json", '{"images": "{case}.mha"}', "no file fits 'images'"),
+        (make_table, "cases.csv", "case,image\na,x.nii", "line 2: image"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[Path], None],
+    file: str,
+    content: str,
+    complaint: str,
+) -> None:
+    root, out = tmp_path / "data", tmp_path / "out"
+    make(root)
+    (root / file).write_text(content)
+    for command in (["check", root], ["seeds", root, "--out", out], ["train", root, "--out", out]):
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in command])
+        assert stop.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"discoseg: error: {root / file}")
+        assert complaint in line
+    assert not out.exists()
+
+
 def test_seeds_of_a_file_with_several_channels_lie_on_it(tmp_path: Path) -> None:
     make_decathlon(tmp_path / "data")
     with pytest.raises(SystemExit) as stop:
