@@ -321,6 +321,45 @@ def test_a_spacing_that_the_affine_contradicts_is_noted_once(root: Path) -> None
     assert "a: 1.5×1.5×5 and 1×1×1 mm" in warning
 
 
+def test_affines_half_a_voxel_apart_are_noted_once(root: Path) -> None:
+    for name, shift_mm in (("a", 0.75), ("b", 0.5), ("c", 0.01)):
+        affine = AFFINE.copy()
+        affine[0, 3] = shift_mm
+        write(root / "labelsTr" / f"{name}.nii.gz", make_label(), affine)
+    check = check_dataset(find_dataset(root))
+    assert check.problems == []
+    (warning,) = check.warnings
+    assert warning.startswith("2 files lie up to half a voxel beside the image")
+    assert f"{root / 'labelsTr' / 'a.nii.gz'}: 0.75 mm" in warning
+    assert [row.label_vox for row in check.rows[:3]] == [{0: 132, 1: 48, 2: 12}] * 3
+
+
+def test_sheared_affines_are_noted_once(root: Path) -> None:
+    affine = AFFINE.copy()
+    affine[0, 2] = 0.5  # a gantry tilt
+    for path in [*(root / "imagesTr").iterdir(), *(root / "labelsTr").iterdir()]:
+        write(path, read_volume(path).array, affine)
+    check = check_dataset(find_dataset(root))
+    assert check.problems == []
+    assert [w for w in check.warnings if w.startswith("3 of 4 cases: sheared affine (a: axes 5.7° off")]
+
+
+def test_a_label_map_in_another_orientation_is_no_problem(root: Path) -> None:
+    path = root / "labelsTr" / "a.nii.gz"
+    write_volume(path, read_volume(path).reoriented("SAR"))
+    check = check_dataset(find_dataset(root))
+    assert (check.problems, check.warnings) == ([], [])
+    assert check.rows[0].label_vox == {0: 132, 1: 48, 2: 12}
+
+
+def test_mixed_orientations_are_shown(root: Path) -> None:
+    for path in (root / "imagesTr" / "a_0000.nii.gz", root / "labelsTr" / "a.nii.gz"):
+        write_volume(path, read_volume(path).reoriented("RAS"))
+    check = check_dataset(find_dataset(root))
+    assert (check.problems, check.warnings) == ([], [])
+    assert "LPS (3), RAS (1)" in printed(check)
+
+
 def test_the_summary_shows_what_is_there(root: Path, weak: Path) -> None:
     check = check_dataset(find_dataset(root), label="LV", weak=weak)
     text = printed(check)

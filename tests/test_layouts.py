@@ -1,4 +1,4 @@
-"""Folders of files become cases, whichever of the four layouts they have."""
+"""Folders of files become cases, whichever layout they have."""
 
 import json
 import os
@@ -154,6 +154,40 @@ def test_nnunet_version_1_and_no_ignore(tmp_path: Path) -> None:
     assert dataset.ignore == 4
 
 
+def test_a_coloured_picture_has_all_channels_in_one_file(tmp_path: Path) -> None:
+    about = {"channel_names": {"0": "R", "1": "G"}, "labels": {"background": 0, "LV": 255}, "file_ending": ".png"}
+    names = ("imagesTr/a_0000.png", "imagesTr/b_0000.png", "imagesTr/b_0001.png", "imagesTr/._b_0001.png", "x.nii")
+    dataset = find_dataset(make_nnunet(tmp_path, about, *names))
+    assert [[path.name for path in case.images] for case in dataset.cases] == [
+        ["a_0000.png[0]", "a_0000.png[1]"],
+        ["b_0000.png", "b_0001.png"],
+    ]
+    assert dataset.ignore == 254  # label maps are uint8
+
+
+def test_nnunet_with_listed_files(tmp_path: Path) -> None:
+    listed = {"b": {"images": ["far/x.nii.gz"], "label": "/y.nii.gz"}, "a": {"images": ["z.mha"], "label": "w.mha"}}
+    about = {"labels": {"background": 0, "LV": 1}, "dataset": listed}
+    make_nnunet(tmp_path, about, "imagesTr/c_0000.nii.gz", "imagesTs/t_0000.nii.gz")
+    dataset = find_dataset(tmp_path)
+    assert [(case.name, case.test) for case in dataset.cases] == [("a", False), ("b", False), ("t", True)]
+    assert dataset.cases[1].images == (tmp_path / "far" / "x.nii.gz",)
+    assert dataset.cases[1].label == Path("/y.nii.gz")
+    two = {"a": {"images": ["z.mha", "u.mha"], "label": "w.mha"}}
+    several_wrong: list[Any] = [two, [], {"a": {"images": ["z.mha"]}}, {"a": 3}]
+    for wrong in several_wrong:
+        make_nnunet(tmp_path, {**about, "dataset": wrong})
+        with pytest.raises(UserError, match=r"dataset\.json: 'dataset' must give 'a?' 1 'images' .* and a 'label'$"):
+            find_dataset(tmp_path)
+
+
+def test_splits_final_json_beside_dataset_json(tmp_path: Path) -> None:
+    make_nnunet(tmp_path, {"labels": {"background": 0, "LV": 1}}, "imagesTr/a_0000.nii.gz")
+    assert find_dataset(tmp_path).split is None
+    (tmp_path / "splits_final.json").write_text("[]")
+    assert find_dataset(tmp_path).split == tmp_path / "splits_final.json"
+
+
 @pytest.mark.parametrize(
     ("about", "complaint"),
     [
@@ -161,10 +195,10 @@ def test_nnunet_version_1_and_no_ignore(tmp_path: Path) -> None:
         ("[]", "labels"),
         ({}, "labels"),
         ({"labels": {"background": 0}}, "at least one structure"),
-        ({"labels": {"background": 0, "whole": [1, 2]}}, "'whole' must be one whole number"),
+        ({"labels": {"background": 0, "whole": [1, 2]}}, "'whole' is a region"),
         ({"labels": {"background": 1, "LV": 0}}, "background 0"),
         ({"labels": {"background": 0, "LV": 1, "RV": 1}}, "value of its own"),
-        ({"labels": {"background": 0, "LV": 1}, "file_ending": ".png"}, "file_ending"),
+        ({"labels": {"background": 0, "LV": 1}, "file_ending": ".bmp"}, "file_ending"),
         ({"labels": {"background": 0, "LV": 1}, "file_ending": ".mha"}, "no case"),
     ],
 )
@@ -195,7 +229,7 @@ def test_images_and_labels_side_by_side(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"ACDC .*PROMISE12 .*nnU-Net .*images"):
+    with pytest.raises(UserError, match=r"ACDC .*PROMISE12 .*nnU-Net .*Decathlon .*discoseg\.json, .*images"):
         find_dataset(tmp_path)
     with pytest.raises(UserError, match="nowhere does not exist"):
         find_dataset(tmp_path / "nowhere")

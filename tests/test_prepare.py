@@ -1,13 +1,16 @@
 """Preparation: values in [0, 1], geometry that finds its way back, a cache that notices every change."""
 
 from pathlib import Path
+from typing import Literal
 
+import nibabel
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discoseg.data import prepare
+from discoseg.data.files import channel_paths
 from discoseg.data.layouts import Case, find_dataset
 from discoseg.data.prepare import (
     Grid,
@@ -21,6 +24,7 @@ from discoseg.data.prepare import (
     probabilities_from_grid,
     resize_labels,
     resize_linear,
+    slice_across,
 )
 from discoseg.data.volume import Volume, read_volume, write_volume
 from discoseg.errors import UserError
@@ -203,6 +207,68 @@ def test_channels_must_lie_on_each_other() -> None:
     elsewhere = Volume(volume.array, affine, volume.spacing_mm)
     with pytest.raises(UserError, match="x: its channel 1 does not lie on the first one: another affine"):
         image_to_grid([volume, elsewhere], Grid((16, 16)), name="x")
+
+
+def test_the_channels_of_one_file_are_told_apart(tmp_path: Path) -> None:
+    path, grid = tmp_path / "scan.nii.gz", Grid((20, 20), orientation="LPS")
+    volumes = [_volume((3, 20, 20), seed=seed) for seed in (1, 2)]
+    data = np.stack([volume.array.T for volume in volumes], axis=-1)
+    nibabel.save(nibabel.Nifti1Image(data, volumes[0].affine), path)
+    both, first, second = (
+        prepare_case(Case("a", images), grid, tmp_path / "cache").image
+        for images in (channel_paths(path, 2), (tmp_path / "scan.nii.gz[0]",), (tmp_path / "scan.nii.gz[1]",))
+    )
+    assert both.shape == (3, 2, 20, 20)
+    assert np.array_equal(both, np.concatenate([first, second], axis=1))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(both, image_to_grid(volumes, grid, name="x"))
+
+
+def test_up_to_half_a_voxel_apart_a_label_map_goes_by_the_array(tmp_path: Path) -> None:
+    volume, grid = _volume((3, 16, 16)), Grid((16, 16), orientation="LPS")
+    labels = np.random.default_rng(3).integers(0, 3, (3, 16, 16)).astype(np.uint8)
+    write_volume(tmp_path / "image.nii.gz", volume)
+    near = volume.affine.copy()
+    near[:3, 3] += (0.75, 1.0, -4.0)
+    turned = volume.like(labels).reoriented("SAR")
+    for label in (Volume(labels, near, volume.spacing_mm), turned):
+        write_volume(tmp_path / "label.nii.gz", label)
+        case = Case("a", (tmp_path / "image.nii.gz",), tmp_path / "label.nii.gz")
+        item = prepare_case(case, grid, tmp_path / "cache")
+        assert item.label is not None
+        assert np.array_equal(item.label, labels)
+
+
+@pytest.mark.parametrize("axis", ["x", "y", "z"])
+def test_slices_lie_across_the_chosen_axis(axis: Literal["x", "y", "z"]) -> None:
+    array = np.random.default_rng(0).random((6, 8, 10)).astype(np.float32)
+    volume = Volume(array, np.diag([-1.5, -2.0, 4.0, 1.0]), (4.0, 2.0, 1.5))
+    codes = slice_across(volume.orientation, axis)
+    slices = {"z": (6, 8, 10), "y": (8, 6, 10), "x": (10, 6, 8)}[axis]
+    spacing_mm = {"z": (4.0, 2.0, 1.5), "y": (2.0, 4.0, 1.5), "x": (1.5, 4.0, 2.0)}[axis]
+    grid = Grid((slices[1], slices[2]), orientation=codes)
+    assert image_to_grid([volume], grid, name="x").shape == (slices[0], 1, *slices[1:])
+    assert grid_spacing_mm(volume, grid) == pytest.approx(spacing_mm)
+    labels = (array > 0.5).astype(np.uint8)
+    back = labels_from_grid(labels_to_grid(volume.like(labels), grid), volume, grid)
+    assert np.array_equal(back.array, labels)
+
+
+def test_mixed_orientations_become_one(tmp_path: Path) -> None:
+    volume, grid = _volume((3, 16, 16)), Grid((16, 16), orientation="LPS")
+    images = []
+    for codes in ("LPS", "RAS", "SAR"):
+        write_volume(tmp_path / f"{codes}.nii.gz", volume.reoriented(codes))
+        images.append(prepare_case(Case(codes, (tmp_path / f"{codes}.nii.gz",)), grid, tmp_path / "cache").image)
+    assert np.array_equal(images[0], images[1])
+    assert np.array_equal(images[0], images[2])
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 1024), (500, 32, 32)])
+def test_volumes_of_any_size_fit_the_grid(tmp_path: Path, shape: tuple[int, int, int]) -> None:
+    write_volume(tmp_path / "a.nii", _volume(shape))
+    item = prepare_case(Case("a", (tmp_path / "a.nii",)), Grid((64, 48), orientation="LPS"), tmp_path / "cache")
+    assert item.image.shape == (shape[0], 1, 64, 48)
 
 
 def test_full_disk_names_the_cache(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,35 @@ def test_a_split_file_that_cannot_work_is_named(tmp_path: Path, content: str, co
     path.write_text(content)
     with pytest.raises(UserError, match=rf"split\.json.*{complaint}"):
         split_cases(make_dataset(2), split=path)
+
+
+FOLDS = [{"train": ["p0", "p2"], "val": ["p1"]}, {"train": ["p1", "p2"], "val": ["p0"]}]
+
+
+@pytest.mark.parametrize(("suffix", "validating"), [("", "p1"), (":0", "p1"), (":1", "p0")])
+def test_a_fold_is_chosen_by_its_number(tmp_path: Path, suffix: str, validating: str) -> None:
+    (tmp_path / "splits_final.json").write_text(json.dumps(FOLDS))
+    _, validation = split_cases(make_dataset(3), split=tmp_path / f"splits_final.json{suffix}")
+    assert {case.patient for case in validation} == {validating}
+
+
+def test_a_fold_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folds.json").write_text(json.dumps(FOLDS))
+    with pytest.raises(UserError, match=r"folds\.json:2: folds\.json has the folds 0 to 1; choose one of them$"):
+        split_cases(make_dataset(3), split=tmp_path / "folds.json:2")
+    (tmp_path / "one.json").write_text(json.dumps(FOLDS[0]))
+    with pytest.raises(UserError, match=r"one\.json:0: one\.json has no folds; leave out ':0'$"):
+        split_cases(make_dataset(3), split=tmp_path / "one.json:0")
+    with pytest.raises(UserError, match=r"none\.json does not exist$"):
+        split_cases(make_dataset(3), split=tmp_path / "none.json:0")
+
+
+def test_the_datasets_own_split_counts_where_none_is_given(tmp_path: Path) -> None:
+    for name, folds in (("own.json", FOLDS), ("given.json", FOLDS[1:])):
+        (tmp_path / name).write_text(json.dumps(folds))
+    dataset = replace(make_dataset(3), split=tmp_path / "own.json")
+    assert names(split_cases(dataset)[1]) == ["p1_frame0", "p1_frame1"]
+    assert names(split_cases(dataset, split=tmp_path / "given.json")[1]) == ["p0_frame0", "p0_frame1"]
 
 
 def test_a_missing_split_file_is_named(tmp_path: Path) -> None:

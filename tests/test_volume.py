@@ -18,10 +18,15 @@ from numpy.typing import DTypeLike, NDArray
 from discoseg.data.orientation import axis_codes
 from discoseg.data.volume import (
     Volume,
+    count_channels,
     describe_bad_voxels,
     describe_mismatch,
+    offset_mm,
+    read_label_map,
+    read_orientation,
     read_volume,
     same_geometry,
+    turn_onto,
     write_volume,
 )
 from discoseg.errors import UserError
@@ -31,8 +36,8 @@ ALL_CODES = [
     for axes in permutations(("LR", "PA", "IS"))
     for ups in product((0, 1), repeat=3)
 ]
-DTYPES = ["uint8", "int16", "uint16", "int32", "int64", "float32", "float64"]
-SUFFIXES = [".nii.gz", ".nii", ".mhd", ".mha"]
+DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"]
+SUFFIXES = [".nii.gz", ".nii", ".mhd", ".mha", ".nrrd"]
 
 needs_data = pytest.mark.skipif("DISCOSEG_DATA" not in os.environ, reason="DISCOSEG_DATA is not set")
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -459,6 +464,88 @@ def test_what_is_no_single_volume_is_refused(tmp_path: Path) -> None:
             read_volume(tmp_path / name)
 
 
+def write_channels(path: Path, channels: NDArray) -> None:
+    """Write (channel, z, y, x) voxels as the format has them: NIfTI as a fourth axis, the others as components."""
+    if path.name.endswith(".nii.gz"):
+        nibabel.save(nibabel.Nifti1Image(channels.T, np.diag([-2.0, -2.0, 5.0, 1.0])), path)
+    else:
+        image = SimpleITK.GetImageFromArray(np.moveaxis(channels, 0, -1), isVector=True)
+        image.SetSpacing((2.0, 2.0, 5.0))
+        SimpleITK.WriteImage(image, str(path))
+
+
+@pytest.mark.parametrize("suffix", [".nii.gz", ".mha", ".nrrd"])
+def test_channels_of_one_file_are_read_one_by_one(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    channels = np.arange(3 * 4 * 5 * 6, dtype=np.int16).reshape(3, 4, 5, 6)
+    write_channels(path, channels)
+    assert count_channels(path) == 3
+    for number, channel in enumerate(channels):
+        volume = read_volume(tmp_path / f"a{suffix}[{number}]")
+        np.testing.assert_array_equal(volume.array, channel)
+        assert (volume.spacing_mm, volume.orientation) == ((5.0, 2.0, 2.0), "LPS")
+        assert read_orientation(tmp_path / f"a{suffix}[{number}]") == "LPS"
+    write_volume(tmp_path / f"b{suffix}", volume)
+    assert same_geometry(read_volume(tmp_path / f"b{suffix}"), volume)
+    with pytest.raises(UserError, match=rf"a{suffix} has 3 channels .*6×5×4.*; a{suffix}\[0\] names the first$"):
+        read_volume(path)
+    with pytest.raises(UserError, match=rf"a{suffix}\[3\]: channels are counted from 0, and a{suffix} has 3$"):
+        read_volume(tmp_path / f"a{suffix}[3]")
+    with pytest.raises(UserError, match=r"c\.mha\[0\] does not exist"):
+        read_volume(tmp_path / "c.mha[0]")
+
+
+def test_a_truncated_file_of_several_channels_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.nii"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((6, 5, 4, 3), np.int16), np.eye(4)), path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"broken\.nii\[2\] cannot be read[^\n]*$"):
+        read_volume(tmp_path / "broken.nii[2]")
+
+
+def test_simpleitks_vector_nifti_has_channels_too(tmp_path: Path) -> None:
+    image = SimpleITK.GetImageFromArray(np.arange(24, dtype=np.int16).reshape(2, 2, 3, 2), isVector=True)
+    SimpleITK.WriteImage(image, str(tmp_path / "a.nii"))
+    assert count_channels(tmp_path / "a.nii") == 2
+    np.testing.assert_array_equal(read_volume(tmp_path / "a.nii[1]").array.ravel(), np.arange(1, 24, 2))
+
+
+def test_a_file_of_one_channel_may_be_named_with_it(tmp_path: Path) -> None:
+    write_volume(tmp_path / "a.nii.gz", make_volume())
+    assert count_channels(tmp_path / "a.nii.gz") == 1
+    np.testing.assert_array_equal(read_volume(tmp_path / "a.nii.gz[0]").array, make_volume().array)
+
+
+@pytest.mark.parametrize("suffix", [".nii.gz", ".mha", ".nrrd"])
+def test_a_sheared_affine_keeps_voxels_and_edges(tmp_path: Path, suffix: str) -> None:
+    volume = make_volume(4)
+    affine = volume.affine @ np.array([[1, 0.3, 0, 0], [0, 1, 0.1, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    x, y, z = np.linalg.norm(affine[:3, :3], axis=0).tolist()
+    write_volume(tmp_path / f"a{suffix}", Volume(volume.array, affine, (z, y, x)))
+    again = read_volume(tmp_path / f"a{suffix}")
+    np.testing.assert_array_equal(again.array, volume.array)
+    np.testing.assert_allclose(again.spacing_mm, (z, y, x), rtol=1e-6)
+    np.testing.assert_allclose(again.affine, affine, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 32), (500, 32, 40), (2, 1024, 1024), (1, 1, 1)])
+def test_volumes_of_any_size(tmp_path: Path, shape: tuple[int, int, int]) -> None:
+    write_volume(tmp_path / "a.nii", make_volume(shape=shape))
+    assert read_volume(tmp_path / "a.nii").shape == shape
+
+
+def test_labels_that_a_scaled_header_left_beside_whole_numbers(tmp_path: Path) -> None:
+    labels = np.arange(24, dtype=np.float64).reshape(2, 3, 4) % 4
+    image = nibabel.Nifti1Image(labels, np.eye(4))
+    image.header.set_data_dtype(np.uint8)  # nibabel then scales 0 … 3 to 0 … 255
+    nibabel.save(image, tmp_path / "a.nii")
+    assert not np.array_equal(read_volume(tmp_path / "a.nii").array, labels.T)
+    np.testing.assert_array_equal(read_label_map(tmp_path / "a.nii").array, labels.T)
+    for array in (labels + 0.01, np.where(labels == 0, np.nan, labels), np.where(labels == 0, np.inf, labels)):
+        nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), tmp_path / "b.nii")
+        np.testing.assert_array_equal(read_label_map(tmp_path / "b.nii").array, array.T)
+
+
 def test_a_singular_affine_is_refused(tmp_path: Path) -> None:
     image = nibabel.Nifti1Image(np.zeros((2, 3, 4), np.int16), None)
     image.header["sform_code"] = 1
@@ -509,6 +596,33 @@ def test_mismatches_are_described() -> None:
     assert describe_mismatch(volume, smaller) == "shape 6×5×2 instead of 6×5×4"
     flipped = volume.reoriented("RPS")
     assert "affine" in (describe_mismatch(volume, flipped) or "")
+
+
+def moved(volume: Volume, vox: tuple[float, float, float]) -> Volume:
+    affine = volume.affine.copy()
+    affine[:3, 3] += affine[:3, :3] @ vox
+    return Volume(volume.array, affine, volume.spacing_mm)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_up_to_half_a_voxel_apart_the_array_counts(turned: bool) -> None:
+    volume = make_volume(turned=turned)
+    assert offset_mm(volume, moved(volume, (0.01, 0.0, 0.0))) == 0
+    for near in ((0.5, 0.5, 0.5), (0.0, 0.0, -0.5)):
+        assert describe_mismatch(volume, moved(volume, near)) is None
+        assert offset_mm(volume, moved(volume, near)) == pytest.approx(np.linalg.norm(near * np.array([1.25, 1.5, 10])))
+    for far in ((0.6, 0.0, 0.0), (0.0, 0.0, 1.0)):
+        assert "another affine" in (describe_mismatch(volume, moved(volume, far)) or "")
+
+
+@quick
+@given(seed=st.integers(0, 10_000), codes=st.sampled_from(ALL_CODES))
+def test_a_label_map_in_another_orientation_is_turned_onto_its_image(seed: int, codes: str) -> None:
+    volume = make_volume(seed)
+    back = turn_onto(volume.reoriented(codes), volume)
+    np.testing.assert_array_equal(back.array, volume.array)
+    assert describe_mismatch(volume, back) is None
+    assert turn_onto(moved(volume, (0.2, 0.2, 0.2)), volume).array is volume.array
 
 
 def test_bad_voxels_are_described() -> None:

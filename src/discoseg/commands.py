@@ -22,7 +22,7 @@ class Check:
     """Say what is in a dataset and everything that is wrong with it; exit with status 2 if anything is."""
 
     dataset: DatasetArgument
-    """Folder of the dataset: ACDC, PROMISE12, nnU-Net, or plain images."""
+    """Folder of the dataset: ACDC, PROMISE12, nnU-Net, Decathlon, discoseg.json, cases.csv, or plain images."""
     label: str | None = None
     """The structure that seeds and bounds are about, by name or value."""
     seeds: Path | None = None
@@ -73,7 +73,7 @@ class Seeds:
     atlas: Path | None = None
     """An atlas.npz made before; without it one is built from the masks of the training cases, a group (ED, ES) each."""
     split: Path | None = None
-    """JSON file that says which cases validate; they take no part in the atlas."""
+    """JSON file that says which cases validate, FILE:FOLD for a fold of nnU-Net's; they take no part in the atlas."""
     validation_fraction: float = 0.2
     """Fraction of patients that validate, where there is no split file."""
     grid: tuple[int, int] = GridConfig().shape
@@ -118,7 +118,8 @@ class Train:
     seeds: Path | None = None
     """Folder of weak label maps by case; without it the dataset's own labels annotate."""
     split: Path | None = None
-    """JSON file that says which cases validate."""
+    """JSON file that says which cases validate; splits_final.json:2 is the third fold of nnU-Net's. By default the
+    first fold of the one in the dataset's folder, if there is one."""
     validation_fraction: float = 0.2
     """Fraction of patients that validate, where there is no split file; a resumed run keeps its own."""
     device: Device = "auto"
@@ -179,7 +180,8 @@ class Sweep:
     seeds: Path | None = None
     """Folder of weak label maps by case; without it the dataset's own labels annotate."""
     split: Path | None = None
-    """JSON file that says which cases validate."""
+    """JSON file that says which cases validate; splits_final.json:2 is the third fold of nnU-Net's. By default the
+    first fold of the one in the dataset's folder, if there is one."""
     validation_fraction: float = 0.2
     """Fraction of patients that validate, where there is no split file."""
     device: Device = "auto"

@@ -18,6 +18,7 @@ from discoseg.errors import UserError
 Method = Literal["full", "partial", "penalty", "size", "crf", "crf+size"]
 PriorName = Literal["crf", "size"]
 Coupling = Literal["square", "entropy"]
+Axis = Literal["x", "y", "z"]
 
 
 def _require(condition: bool, message: str) -> None:
@@ -33,6 +34,9 @@ class GridConfig:
     """Rows and columns that every slice is resized to, in pixels."""
     clip_percent: tuple[float, float] = (0.0, 100.0)
     """Percentiles of a volume's intensities that become 0 and 1; values beyond are clipped."""
+    axis: Axis = "z"
+    """Axis of the files (in the orientation most of them have) that slices lie across; z for anything with thick
+    slices, any for isotropic volumes."""
 
     def __post_init__(self) -> None:
         _require(min(self.shape) >= 16, f"--grid.shape {self.shape} is too small: 16 pixels at least")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from discoseg.data.files import IMAGE_SUFFIXES, list_images, strip_suffix, write_atomically
 from discoseg.data.layouts import Dataset, find_dataset
-from discoseg.data.volume import Volume, describe_mismatch, read_volume
+from discoseg.data.volume import Volume, describe_mismatch, read_label_map
 from discoseg.errors import UserError
 from discoseg.metrics import dice, surface_distances
 
@@ -222,7 +222,7 @@ def _labels_present(maps: list[Path], ignore: int | None) -> list[int]:
 
 
 def _read_labels(path: Path) -> Volume:
-    volume = read_volume(path)
+    volume = read_label_map(path)
     if volume.array.dtype.kind == "f" and not np.array_equal(volume.array, np.rint(volume.array)):
         raise UserError(f"{path} holds fractions, so it is no label map; give masks, not probabilities")
     return volume

@@ -10,9 +10,9 @@ import torch
 
 from discoseg.checkpoint import load_tensors
 from discoseg.config import from_record
-from discoseg.data.files import image_suffix, list_images, strip_suffix
+from discoseg.data.files import channel_of, file_of, image_suffix, list_images, strip_suffix
 from discoseg.data.prepare import Grid, image_to_grid, probabilities_from_grid
-from discoseg.data.volume import Volume, read_volume, write_volume
+from discoseg.data.volume import Volume, list_channels, read_volume, write_volume
 from discoseg.errors import UserError
 from discoseg.networks import build_network
 from discoseg.passes import predict_slices
@@ -100,8 +100,9 @@ def predict_files(
     """Segment image files, or all images of folders, into ``out``; return the label maps' paths.
 
     Each map has its image's name and geometry; with ``probabilities`` a float32 map ``NAME_probability`` stands
-    beside it. Files of a model with several channels belong together by nnU-Net's names, ``NAME_0000``, ``NAME_0001``,
-    …, and the map is called ``NAME``. Existing files are never overwritten.
+    beside it (as ``.mha`` beside a ``.png``, which holds no fractions). Files of a model with several channels belong
+    together by nnU-Net's names, ``NAME_0000``, ``NAME_0001``, …, and the map is called ``NAME``; one file may also have
+    all channels. Existing files are never overwritten.
     """
     out = Path(out)
     cases = _group_channels(model, [file for path in images for file in _expand(Path(path))])
@@ -131,7 +132,8 @@ def predict_files(
 
 
 def _probability_name(name: str) -> str:
-    return f"{strip_suffix(Path(name))}_probability{image_suffix(Path(name))}"
+    suffix = image_suffix(Path(name))
+    return f"{strip_suffix(Path(name))}_probability{'.mha' if suffix == '.png' else suffix}"
 
 
 def _expand(path: Path) -> list[Path]:
@@ -152,5 +154,5 @@ def _group_channels(model: Model, files: Sequence[Path]) -> dict[str, list[Path]
             name = re.sub(r"_\d{4}$", "", strip_suffix(file)) + image_suffix(file)
         if name in cases and model.channels == 1:
             raise UserError(f"{file} and {cases[name][0]} have the same name; predict them into different folders")
-        cases.setdefault(name, []).append(file)
-    return {name: sorted(channels) for name, channels in cases.items()}
+        cases.setdefault(name, []).extend(list_channels(file) if model.channels > 1 else [file])
+    return {name: sorted(channels, key=lambda c: (file_of(c), channel_of(c) or 0)) for name, channels in cases.items()}

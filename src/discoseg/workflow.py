@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from discoseg.config import Config
-from discoseg.data.layouts import find_dataset
-from discoseg.data.prepare import Grid, common_orientation, prepare_cases
+from discoseg.data.layouts import describe_odd_channels, find_dataset
+from discoseg.data.prepare import Grid, common_orientation, prepare_cases, slice_across
 from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.run import RunFolder
@@ -44,8 +44,9 @@ def fit(
     """Train on the dataset in folder ``dataset`` and write the run folder ``out``.
 
     ``seeds`` is a folder of weak label maps by case name; without it the dataset's own labels annotate. Validation
-    cases are those of the JSON file ``split``, or a ``validation_fraction`` of the patients: always the same ones, as
-    far as they have complete masks.
+    cases are those of the JSON file ``split`` (``splits_final.json:2`` is the third fold of nnU-Net's file; one in the
+    dataset's folder counts by itself), or a ``validation_fraction`` of the patients: always the same ones, as far as
+    they have complete masks.
     """
     RunFolder.require_usable(Path(out), resume=resume)
     inputs = gather_inputs(
@@ -83,8 +84,12 @@ def gather_inputs(
     structures = chosen_labels(found, config.label)
     if config.size_csv is not None:  # a run may be resumed from another folder
         config = replace(config, size_csv=config.size_csv.resolve())
+    split = split or found.split
     cases, held_out = split_cases(found, split=split, fraction=validation_fraction)
-    grid = Grid(config.grid.shape, config.grid.clip_percent, common_orientation(cases))
+    if odd := describe_odd_channels([*cases, *held_out]):
+        raise UserError(odd)
+    orientation = slice_across(common_orientation(cases), config.grid.axis)
+    grid = Grid(config.grid.shape, config.grid.clip_percent, orientation)
     prepared = prepare_cases([*cases, *held_out], grid, progress=progress)
     to_train, to_score = prepared[: len(cases)], prepared[len(cases) :]
     if split is None and seeds is None:  # nobody chose these: annotated patients that cannot be scored had better train

@@ -7,28 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from discoseg.data.layouts import Case, Dataset, find_weak_maps
-from discoseg.data.volume import Volume, describe_bad_voxels, describe_mismatch, read_volume
-from discoseg.errors import UserError
+from discoseg.data.inspection import Inspection, Row
+from discoseg.data.layouts import Dataset, describe_odd_channels, find_weak_maps
 
-SHOWN_VALUES = 5  # of the label values that a map should not have
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one readable case holds."""
-
-    case: Case
-    shape: tuple[int, ...]  # (z, y, x)
-    spacing_mm: tuple[float, float, float]  # (z, y, x)
-    affine_edges_mm: tuple[float, float, float]  # (z, y, x), what the affine says the spacing is
-    orientation: str
-    dtype: str
-    intensity: tuple[float, float]  # lowest and highest finite value of all channels
-    voxel_ml: float
-    label_vox: dict[int, int]  # voxels of each label value; empty without a label map
-    seed_vox: tuple[int, int] | None = None  # foreground and background seeds; None without a weak map
-    seed_percent: tuple[float, float] | None = None  # of the structure's and the other voxels, where these are known
+SHEAR_DEG = 0.1  # what rounding leaves of a right angle
 
 
 @dataclass(frozen=True)
@@ -63,11 +45,13 @@ def check_dataset(
     problems = [] if dataset.cases else [f"{dataset.root}: no case found"]
     names = Counter(case.name for case in dataset.cases)
     problems += [f"{dataset.root}: {n} cases have the name {name}" for name, n in names.items() if n > 1]
-    rows = []
+    problems += [odd for odd in [describe_odd_channels(dataset.cases)] if odd]
+    rows, offsets_mm = [], dict[Path, float]()
     for done, case in enumerate(dataset.cases, start=1):
-        inspection = _Inspection(dataset, case, value, maps.get(case.name))
+        inspection = Inspection(dataset, case, value, maps.get(case.name))
         row = inspection.row()
         problems += inspection.problems
+        offsets_mm |= inspection.offsets_mm
         if row is not None:
             rows.append(row)
             problems += _bounds_problems(row, (bounds_ml or {}).get(case.name))
@@ -77,92 +61,8 @@ def check_dataset(
     name = next((name for name, number in dataset.labels.items() if number == value), None)
     problems += _no_foreground(dataset, rows, weak, name)
     warnings += _bounds_warnings(rows, bounds_ml or {}, value)
-    return Check(dataset, name, tuple(rows), problems, warnings + _spacing_warnings(rows), bounds_ml or {})
-
-
-class _Inspection:
-    """Reads one case's files and collects their problems."""
-
-    def __init__(self, dataset: Dataset, case: Case, value: int | None, weak: Path | None) -> None:
-        self.dataset, self.case, self.value, self.weak = dataset, case, value, weak
-        self.problems: list[str] = []
-
-    def row(self) -> Row | None:
-        image = self._read(self.case.images[0])
-        if image is None:
-            return None
-        intensities = []
-        for path in self.case.images:
-            channel = image if path == self.case.images[0] else self._read(path, like=image)
-            if channel is None:
-                continue
-            if bad := describe_bad_voxels(channel):
-                self.problems.append(f"{path}: {bad}")
-            finite = channel.array[np.isfinite(channel.array)]
-            intensities += [float(finite.min()), float(finite.max())] if finite.size else []
-        label_vox = self._count_labels(self.case.label, image)
-        weak_vox = self._count_labels(self.weak, image) if self.weak else label_vox
-        seeds, percent = self._seeds(label_vox, weak_vox)
-        z, y, x = np.linalg.norm(image.affine[:3, :3], axis=0).tolist()[::-1]
-        return Row(
-            case=self.case,
-            shape=image.shape,
-            spacing_mm=image.spacing_mm,
-            affine_edges_mm=(z, y, x),
-            orientation=image.orientation,
-            dtype=str(image.array.dtype),
-            intensity=(min(intensities, default=np.nan), max(intensities, default=np.nan)),
-            voxel_ml=image.voxel_ml,
-            label_vox=label_vox,
-            seed_vox=seeds,
-            seed_percent=percent,
-        )
-
-    def _read(self, path: Path, *, like: Volume | None = None) -> Volume | None:
-        """Read a file, or note why not; with `like`, also note where it does not lie on that volume."""
-        try:
-            volume = read_volume(path)
-        except UserError as error:
-            self.problems.append(str(error))
-            return None
-        mismatch = None if like is None else describe_mismatch(like, volume)
-        if mismatch:
-            self.problems.append(f"{path} does not lie on its image {self.case.images[0].name}: {mismatch}")
-        return None if mismatch else volume
-
-    def _count_labels(self, path: Path | None, image: Volume) -> dict[int, int]:
-        volume = None if path is None else self._read(path, like=image)
-        if volume is None:
-            return {}
-        known = {*self.dataset.labels.values(), self.dataset.ignore}
-        values, counts = np.unique(volume.array, return_counts=True)
-        unknown = [value for value in values.tolist() if value not in known]
-        if unknown:
-            shown = ", ".join(f"{value:g}" for value in unknown[:SHOWN_VALUES])
-            more = f" and {len(unknown) - SHOWN_VALUES} more" if len(unknown) > SHOWN_VALUES else ""
-            meanings = [f"{number} {name}" for name, number in self.dataset.labels.items()]
-            meanings.append(f"{self.dataset.ignore} not annotated")
-            self.problems.append(f"{path}: unknown label value {shown}{more} (known: {', '.join(meanings)})")
-        return {int(v): int(n) for v, n in zip(values, counts, strict=True) if v in known}
-
-    def _seeds(
-        self, label_vox: dict[int, int], weak_vox: dict[int, int]
-    ) -> tuple[tuple[int, int] | None, tuple[float, float] | None]:
-        """Return the numbers of foreground and background seeds, and their per cent of what they could be."""
-        ignore = self.dataset.ignore
-        if not weak_vox or (self.weak is None and ignore not in weak_vox):
-            return None, None
-        seeds = self._sides(weak_vox)
-        if not label_vox or ignore in label_vox:
-            return seeds, None
-        fg, bg = (100.0 * n / max(all_, 1) for n, all_ in zip(seeds, self._sides(label_vox), strict=True))
-        return seeds, (fg, bg)
-
-    def _sides(self, vox: dict[int, int]) -> tuple[int, int]:
-        """Split annotated voxels into the structure's and all others."""
-        annotated = {value: n for value, n in vox.items() if value != self.dataset.ignore}
-        fg = sum(n for value, n in annotated.items() if (value == self.value if self.value else value != 0))
-        return fg, sum(annotated.values()) - fg
+    warnings += [*_offset_warnings(offsets_mm), *_shear_warnings(rows), *_spacing_warnings(rows)]
+    return Check(dataset, name, tuple(rows), problems, warnings, bounds_ml or {})
 
 
 def _bounds_problems(row: Row, bounds_ml: tuple[float, float] | None) -> list[str]:
@@ -235,6 +135,28 @@ def _no_foreground(dataset: Dataset, rows: list[Row], weak: Path | None, label: 
     if labelled and not any(value in row.label_vox for row in labelled for value in wanted):
         return [f"{place}: no voxel of {structure} in any training case's label map"]
     return []
+
+
+def _shear_warnings(rows: list[Row]) -> list[str]:
+    sheared = [row for row in rows if row.shear_deg > SHEAR_DEG]
+    if not sheared:
+        return []
+    return [
+        f"{len(sheared)} of {len(rows)} cases: sheared affine ({sheared[0].case.name}: axes "
+        f"{sheared[0].shear_deg:.1f}° off a right angle); slices are taken as they are stored, and sizes in ml are "
+        "those of upright voxels"
+    ]
+
+
+def _offset_warnings(offsets_mm: Mapping[Path, float]) -> list[str]:
+    if not offsets_mm:
+        return []
+    path, furthest = max(offsets_mm.items(), key=lambda item: item[1])
+    number = f"{len(offsets_mm)} file{'s lie' if len(offsets_mm) > 1 else ' lies'}"
+    return [
+        f"{number} up to half a voxel beside the image by the affine ({path}: {furthest:.3g} mm); "
+        "the place in the array counts"
+    ]
 
 
 def _spacing_warnings(rows: list[Row]) -> list[str]:

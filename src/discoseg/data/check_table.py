@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from discoseg.data.check import Check, Row, format_mm
+from discoseg.data.check import Check, format_mm
+from discoseg.data.inspection import Row
 from discoseg.data.volume import format_shape
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """Names and safe writing of files: what a reader finds under a name is always a whole file."""
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -9,28 +10,61 @@ from pathlib import Path
 
 from discoseg.errors import UserError
 
-IMAGE_SUFFIXES = (".nii.gz", ".nii", ".mhd", ".mha")
+PICTURE_SUFFIXES = (".png", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".nii.gz", ".nii", ".mhd", ".mha", ".nrrd", *PICTURE_SUFFIXES)
+CHANNEL = re.compile(r"(.+)\[(\d+)\]")
+
+
+def file_of(path: Path) -> Path:
+    """Return the file of a path that may name one of its channels.
+
+    >>> file_of(Path("scan.nii.gz[1]")).name, file_of(Path("scan.nii.gz")).name
+    ('scan.nii.gz', 'scan.nii.gz')
+    """
+    match = CHANNEL.fullmatch(path.name)
+    return path.with_name(match[1]) if match else path
+
+
+def channel_of(path: Path) -> int | None:
+    """Return the channel that a path names, from 0 on; None where it names the whole file."""
+    match = CHANNEL.fullmatch(path.name)
+    return int(match[2]) if match else None
+
+
+def channel_paths(file: Path, channels: int) -> tuple[Path, ...]:
+    """Return a path for each channel of a file, the file's own where it has only one."""
+    return (file,) if channels == 1 else tuple(file.with_name(f"{file.name}[{n}]") for n in range(channels))
 
 
 def image_suffix(path: Path) -> str:
     """Return the image suffix of a file name in lower case, "" when the name has none of `IMAGE_SUFFIXES`."""
-    name = path.name.lower()
+    name = file_of(path).name.lower()
     return next((suffix for suffix in IMAGE_SUFFIXES if name.endswith(suffix)), "")
 
 
 def strip_suffix(path: Path) -> str:
-    """Return a file's name without folder and image suffix.
+    """Return a file's name without folder, image suffix and channel.
 
     >>> strip_suffix(Path("a/patient001_frame01.nii.gz"))
     'patient001_frame01'
     """
-    return path.name[: len(path.name) - len(image_suffix(path))]
+    name = file_of(path).name
+    return name[: len(name) - len(image_suffix(path))]
 
 
 def list_images(folder: Path, *, recursive: bool = False) -> list[Path]:
-    """Return a folder's image files in the order of their names, without hidden ones (unfinished writes)."""
+    """Return a folder's image files in the order of their names, without hidden ones (unfinished writes).
+
+    Beside volumes, pictures (`PICTURE_SUFFIXES`) are previews, and left out.
+    """
     found = folder.rglob("*") if recursive else folder.iterdir()
-    return sorted(p for p in found if image_suffix(p) and not p.name.startswith(".") and p.is_file())
+    images = sorted(p for p in found if channel_of(p) is None and image_suffix(p) and is_visible_file(p))
+    return [p for p in images if image_suffix(p) not in PICTURE_SUFFIXES] or images
+
+
+def is_visible_file(path: Path) -> bool:
+    """Return whether a path is a file whose name does not begin with a full stop (unfinished writes, macOS's ._)."""
+    return not path.name.startswith(".") and path.is_file()
 
 
 @contextmanager

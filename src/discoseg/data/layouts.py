@@ -1,17 +1,26 @@
-"""A folder of files to cases: ACDC, PROMISE12, nnU-Net and plain folders are recognised by themselves."""
+"""A folder of files to cases: ACDC, PROMISE12, nnU-Net, Decathlon and others are recognised by themselves."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from discoseg.data.files import IMAGE_SUFFIXES, list_images, strip_suffix
+from discoseg.data.files import (
+    IMAGE_SUFFIXES,
+    PICTURE_SUFFIXES,
+    channel_of,
+    file_of,
+    image_suffix,
+    list_images,
+    strip_suffix,
+)
 from discoseg.errors import UserError
 
 WEAK_ENDINGS = ("", "_scribble", "_seeds", "_weak")
 LOOKED_FOR = (
-    "ACDC (patient001/Info.cfg, also inside training/), PROMISE12 (Case00.mhd), "
-    f"nnU-Net (dataset.json, imagesTr/) or images ({' '.join(IMAGE_SUFFIXES)}), also inside images/"
+    "ACDC (patient001/Info.cfg, also inside training/), PROMISE12 (Case00.mhd), nnU-Net (dataset.json, imagesTr/), "
+    "Decathlon (dataset.json that lists its files), discoseg.json, cases.csv (columns case, image, label) "
+    f"or images ({' '.join(IMAGE_SUFFIXES)}), also inside images/"
 )
 
 
@@ -20,7 +29,7 @@ class Case:
     """One volume of a dataset: its files, and what a split and an atlas must know about it."""
 
     name: str  # unique in its dataset
-    images: tuple[Path, ...]  # one file per channel
+    images: tuple[Path, ...]  # one a channel: files, or channels of one file, "scan.nii.gz[0]", "scan.nii.gz[1]"
     label: Path | None = None  # reference label map, or a weak one that carries the dataset's `ignore`
     patient: str = ""  # what a split keeps together
     group: str = ""  # what an atlas keeps apart: "ED", "ES" or ""
@@ -32,10 +41,11 @@ class Dataset:
     """The cases of a folder and the meaning of their labels; files that ought to be there may be missing."""
 
     root: Path
-    layout: str  # "acdc", "promise12", "nnunet" or "folder"
+    layout: str  # "acdc", "promise12", "nnunet", "decathlon", "pattern", "table" or "folder"
     cases: tuple[Case, ...]
     labels: dict[str, int]  # with "background": 0
     ignore: int  # the label value that means "not annotated"
+    split: Path | None = None  # file beside the images that says which cases validate
 
     def label_value(self, label: str) -> int:
         """Return the value of a foreground label given by its name or value: "LV" or "3" is 3 in ACDC."""
@@ -51,10 +61,11 @@ def find_dataset(root: Path | str) -> Dataset:
     root = Path(root)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder" if root.exists() else f"{root} does not exist")
-    dataset = _find_nnunet(root) or _find_acdc(root) or _find_promise12(root) or _find_folder(root)
-    if dataset is None:
-        raise UserError(f"{root} holds no dataset: looked for {LOOKED_FOR}")
-    return dataset
+    for find in (_find_described, _find_listed, _find_table, _find_acdc, _find_promise12, _find_folder):
+        dataset = find(root)
+        if dataset is not None:
+            return dataset
+    raise UserError(f"{root} holds no dataset: looked for {LOOKED_FOR}")
 
 
 def find_weak_maps(folder: Path, dataset: Dataset) -> dict[str, Path]:
@@ -78,6 +89,24 @@ def find_weak_maps(folder: Path, dataset: Dataset) -> dict[str, Path]:
     return maps
 
 
+def describe_odd_channels(cases: Sequence[Case]) -> str | None:
+    """Return which case has more or fewer channels than the first one, in words; None if none has."""
+    for case in cases:
+        if len(case.images) != len(cases[0].images):
+            numbers = f"{len(case.images)} instead of the {len(cases[0].images)} of {cases[0].name}"
+            return f"{file_of(case.images[0])}: its channels are {numbers}; all cases need the same"
+    return None
+
+
+def colours_of(image: Path) -> tuple[Path, ...]:
+    """Return a path for each colour of a picture; a volume's path, or a channel's, as it is."""
+    if image_suffix(image) not in PICTURE_SUFFIXES or channel_of(image) is not None:
+        return (image,)
+    from discoseg.data.volume import list_channels
+
+    return list_channels(image)
+
+
 def patient_of(name: str) -> str:
     """Return a case's name without a frame number at its end: frames of one patient must stay together.
 
@@ -87,12 +116,33 @@ def patient_of(name: str) -> str:
     return re.sub(r"_frame\d+$", "", name)
 
 
-def _find_nnunet(root: Path) -> Dataset | None:
-    if not (root / "dataset.json").is_file():
+def _find_described(root: Path) -> Dataset | None:
+    if not (root / "discoseg.json").is_file():
         return None
+    from discoseg.data.described import find_described
+
+    return find_described(root)
+
+
+def _find_listed(root: Path) -> Dataset | None:
+    """Find nnU-Net's or the Decathlon's layout, which both have a dataset.json."""
+    path = root / "dataset.json"
+    if not path.is_file():
+        return None
+    from discoseg.data.dataset_json import read_json
+    from discoseg.data.decathlon import find_decathlon, is_decathlon
     from discoseg.data.nnunet import find_nnunet
 
-    return find_nnunet(root)
+    about = read_json(path, needs="labels")
+    return find_decathlon(root, about) if is_decathlon(root, about) else find_nnunet(root, about)
+
+
+def _find_table(root: Path) -> Dataset | None:
+    from discoseg.data.table import TABLE, is_table, read_cases
+
+    if not is_table(root / TABLE):
+        return None
+    return Dataset(root, "table", tuple(read_cases(root / TABLE)), {"background": 0, "foreground": 1}, ignore=2)
 
 
 def _find_acdc(root: Path) -> Dataset | None:
@@ -135,7 +185,7 @@ def _find_folder(root: Path) -> Dataset | None:
     for image in list_images(folder):
         name = strip_suffix(image)
         label = _existing(root / "labels", name) if folder != root else None
-        cases.append(Case(name, (image,), label, patient_of(name)))
+        cases.append(Case(name, colours_of(image), label, patient_of(name)))
     return Dataset(root, "folder", tuple(cases), {"background": 0, "foreground": 1}, ignore=2) if cases else None
 
 

@@ -1,6 +1,7 @@
 """NIfTI files through nibabel. World coordinates are RAS+ mm here as there; only the axes are reversed."""
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.data.files import write_atomically
-from discoseg.data.volume import Header, Volume, format_shape, same_geometry
+from discoseg.data.files import file_of, image_suffix, write_atomically
+from discoseg.data.volume import Header, Volume, choose_channel, format_shape, same_geometry
 from discoseg.errors import UserError
 
 SCANNER, ALIGNED = 1, 2  # NIfTI's codes for the space an affine leads to
@@ -20,22 +21,29 @@ Spacing = tuple[float, float, float]
 
 
 def read_nifti(path: Path) -> Volume:
-    """Read a `.nii` or `.nii.gz` file; integers stay integers unless the header scales them (scl_slope)."""
+    """Read a `.nii` or `.nii.gz` file; integers stay integers unless the header scales them (scl_slope).
+
+    Channels are the last axis of a 4D file, or of a 5D one whose fourth axis has length 1; `path` may name one.
+    """
     import nibabel
     from nibabel.spatialimages import HeaderDataError
     from nibabel.wrapstruct import WrapStructError
 
     try:
-        content = path.read_bytes()
-        if path.suffix.lower() == ".gz":
+        content = file_of(path).read_bytes()
+        if image_suffix(path) == ".nii.gz":
             content = gzip.decompress(content)  # to the end, where the checksum is
         kind = nibabel.Nifti2Image if content[:4] in NIFTI_2 else nibabel.Nifti1Image
         image: Any = kind.from_bytes(content)
-        array = np.asanyarray(image.dataobj)  # (x, y, z, ...)
+        further = image.shape[3:]
+        channel = choose_channel(path, image.shape, math.prod(further))
+        array = np.asanyarray(image.dataobj[(..., *np.unravel_index(channel, further))] if further else image.dataobj)
+    except UserError:
+        raise
     except (*DAMAGE, HeaderDataError, WrapStructError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} cannot be read, it may be truncated or damaged: {reason}") from error
-    if array.ndim < 2 or array.size == 0 or any(n != 1 for n in array.shape[3:]):
+    if array.ndim < 2 or array.size == 0:
         shape = format_shape(array.shape[::-1])
         raise UserError(f"{path} has the shape {shape}: one 2D or 3D image is needed")
     if array.dtype.kind not in "uif":
@@ -50,8 +58,8 @@ def read_nifti(path: Path) -> Volume:
     return Volume(array, affine, spacing_mm, Header(affine, spacing_mm, array.shape, nifti=header))
 
 
-def read_affine(path: Path) -> NDArray[np.float64]:
-    """Return the (4, 4) affine of a file, voxel (x, y, z) to world RAS+ mm; of the rest only the header is read."""
+def read_nifti_header(path: Path) -> tuple[NDArray[np.float64], int]:
+    """Return the (4, 4) affine of a file, voxel (x, y, z) to world RAS+ mm, and the number of its channels."""
     import nibabel
     from nibabel.filebasedimages import ImageFileError
     from nibabel.spatialimages import HeaderDataError
@@ -61,7 +69,7 @@ def read_affine(path: Path) -> NDArray[np.float64]:
     except (*DAMAGE, ImageFileError, HeaderDataError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else "it may be truncated or damaged"
         raise UserError(f"{path} cannot be read: {reason}") from error
-    return np.array(image.affine, dtype=np.float64)
+    return np.array(image.affine, dtype=np.float64), math.prod(image.shape[3:])
 
 
 def write_nifti(path: Path, volume: Volume) -> None:

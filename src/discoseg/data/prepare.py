@@ -20,10 +20,20 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.data.files import usable_cores
+from discoseg.config import Axis
+from discoseg.data.files import channel_of, file_of, usable_cores
 from discoseg.data.layouts import Case
 from discoseg.data.metaimage import data_file
-from discoseg.data.volume import Volume, describe_bad_voxels, describe_mismatch, read_orientation, read_volume
+from discoseg.data.volume import (
+    Volume,
+    describe_bad_voxels,
+    describe_displaced,
+    describe_mismatch,
+    read_label_map,
+    read_orientation,
+    read_volume,
+    turn_onto,
+)
 from discoseg.errors import UserError
 
 _T = TypeVar("_T", bound=np.generic)
@@ -96,11 +106,12 @@ def image_to_grid(volumes: Sequence[Volume], grid: Grid, *, name: str) -> NDArra
     """Return the channels of one case as (z, channel, y, x) in [0, 1]; ``name`` is named in errors."""
     channels = []
     for number, volume in enumerate(volumes):
-        if mismatch := describe_mismatch(volumes[0], volume):
+        channel = turn_onto(volume, volumes[0])
+        if mismatch := describe_mismatch(volumes[0], channel):
             raise UserError(f"{name}: its channel {number} does not lie on the first one: {mismatch}")
-        if bad := describe_bad_voxels(volume):
+        if bad := describe_bad_voxels(channel):
             raise UserError(f"{name}: {bad}; repair or remove it")
-        array = volume.reoriented(grid.orientation).array
+        array = volumes[0].like(channel.array).reoriented(grid.orientation).array
         low, high = np.percentile(array, grid.clip_percent).tolist()
         if high <= low:  # a few bright voxels on a constant ground: keep them
             low, high = float(array.min()), float(array.max())
@@ -142,6 +153,15 @@ def common_orientation(cases: Sequence[Case]) -> str:
     return codes.most_common(1)[0][0]
 
 
+def slice_across(orientation: str, axis: Axis) -> str:
+    """Return axis codes (x, y, z) turned such that the slices, which lie across z, lie across ``axis`` of before.
+
+    >>> slice_across("LPS", "z"), slice_across("LPS", "y"), slice_across("LPS", "x")
+    ('LPS', 'LSP', 'PSL')
+    """
+    return "".join(orientation["xyz".index(code)] for code in {"z": "xyz", "y": "xzy", "x": "yzx"}[axis])
+
+
 def default_cache() -> Path:
     """Return the cache folder: ``$DISCOSEG_CACHE``, else ``discoseg`` in the user's cache folder."""
     if "DISCOSEG_CACHE" in os.environ:
@@ -178,8 +198,7 @@ def prepare_label_map(path: Path, case: Case, grid: Grid, cache: Path) -> NDArra
     """Bring a case's label map (reference or weak) onto the grid, from the cache if it is there: (z, y, x) uint8."""
 
     def build() -> tuple[NDArray[np.uint8], dict[str, list[float]]]:
-        volume = read_volume(path)
-        _require_same_geometry(path, volume, case.images[0])
+        volume = _lay_on_image(read_label_map(path), path, case.images[0])
         values = np.unique(volume.array)
         if not np.isin(values, np.arange(256)).all():
             raise UserError(f"{path}: label values must be whole numbers from 0 to 255, found {values[:8].tolist()}")
@@ -195,9 +214,13 @@ def _prepare_image(case: Case, grid: Grid) -> tuple[NDArray[np.float32], dict[st
     return image, {"spacing_mm": list(grid_spacing_mm(volumes[0], grid))}
 
 
-def _require_same_geometry(path: Path, label: Volume, image_path: Path) -> None:
-    if mismatch := describe_mismatch(read_volume(image_path), label):
-        raise UserError(f"{path} does not lie on its image {image_path.name}: {mismatch}")
+def _lay_on_image(label: Volume, path: Path, image_path: Path) -> Volume:
+    """Return a label map with its image's very geometry: up to half a voxel apart, the place in the array counts."""
+    image = read_volume(image_path)
+    turned = turn_onto(label, image)
+    if mismatch := describe_mismatch(image, turned):
+        raise UserError(describe_displaced(path, image_path, mismatch))
+    return image.like(turned.array)
 
 
 def _cached(
@@ -235,12 +258,15 @@ def _cached(
 
 
 def _content_hash(path: Path) -> bytes:
-    """Hash a file, and with a MetaImage header the data file that it names."""
+    """Hash a file, which of its channels is meant, and with a MetaImage header the data file that it names."""
+    file = file_of(path)
     try:
-        digest = hashlib.sha256(path.read_bytes())
-        data = data_file(path) if path.suffix.lower() == ".mhd" else None
+        digest = hashlib.sha256(file.read_bytes())
+        data = data_file(file) if file.suffix.lower() == ".mhd" else None
         if data is not None:
             digest.update(data.read_bytes())
+        if (channel := channel_of(path)) is not None:
+            digest.update(f"[{channel}]".encode())
         return digest.digest()
     except OSError as error:
         raise UserError(f"cannot read {error.filename or path}: {error.strerror}") from error

@@ -1,6 +1,7 @@
 """Training and validation cases, never two cases of one patient on different sides."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ def split_cases(
     """Return training and validation cases in the dataset's order; test cases are in neither.
 
     `split` is a JSON file of patient or case names in one of three forms: {"train": [...], "val": [...]};
-    nnU-Net's list of such folds, of which the first counts; {"acdc": {"validation_patients": [...]}}, by
-    layout. Where it names no training cases, all that do not validate train. Without a file, `seed` draws
-    the `fraction` of the patients that validates.
+    nnU-Net's list of such folds, of which `splits_final.json:2` names the third, and a bare path the first;
+    {"acdc": {"validation_patients": [...]}}, by layout. Where it names no training cases, all that do not
+    validate train. Without a file the dataset's own one counts; where it has none either, `seed` draws the
+    `fraction` of the patients that validates.
     """
+    split = split or dataset.split
     cases = [case for case in dataset.cases if not case.test]
     if not cases:
         raise UserError(f"{dataset.root}: no case to train on, all are held out for testing")
@@ -56,20 +59,31 @@ def _draw_patients(patients: set[str], fraction: float, seed: int) -> set[str]:
 
 
 def _read_split(path: Path, layout: str) -> dict[str, Any]:
-    """Return the object with the names: the file's own, its first fold, or the one for the layout."""
+    """Return the object with the names: the file's own, the chosen fold, or the one for the layout."""
+    file, fold = _fold_of(path)
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        entry = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist") from error
+        raise UserError(f"{file} does not exist") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from error
+        raise UserError(f"{file} cannot be read as JSON: {error}") from error
+    if fold is not None and not isinstance(entry, list):
+        raise UserError(f"{path}: {file.name} has no folds; leave out ':{fold}'")
     if isinstance(entry, list) and entry:
-        entry = entry[0]
+        if (fold or 0) >= len(entry):
+            raise UserError(f"{path}: {file.name} has the folds 0 to {len(entry) - 1}; choose one of them")
+        entry = entry[fold or 0]
     if isinstance(entry, dict) and isinstance(entry.get(layout), dict):
         entry = entry[layout]
     if not isinstance(entry, dict) or not any(key in entry for key in ("train", *VALIDATION_KEYS)):
         raise UserError(f"{path} is no split for the layout {layout}: it needs lists of names, 'train' and 'val'")
     return entry
+
+
+def _fold_of(path: Path) -> tuple[Path, int | None]:
+    """Split "splits_final.json:2" into the file and the number of the fold; None where the path names none."""
+    match = None if path.exists() else re.fullmatch(r"(.+):(\d+)", path.name)
+    return (path.with_name(match[1]), int(match[2])) if match else (path, None)
 
 
 def _select(path: Path, names: Any, cases: list[Case]) -> list[Case]:

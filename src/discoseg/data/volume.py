@@ -1,4 +1,4 @@
-"""A 3D image or label map with its place in the world, and its way from and to NIfTI and MetaImage files."""
+"""A 3D image or label map with its place in the world, and its way from and to files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.data.files import IMAGE_SUFFIXES, image_suffix
+from discoseg.data.files import IMAGE_SUFFIXES, channel_of, channel_paths, file_of, image_suffix
 from discoseg.data.orientation import axis_codes, require_codes, turn_array, turn_axes, turn_matrix
 from discoseg.errors import UserError
 
-# Images and their label maps may lie this part of a voxel edge apart: headers round differently.
-AFFINE_TOLERANCE_VOX = 0.1
+METAIMAGE_SUFFIXES = (".mhd", ".mha")
+ROUNDING_VOX = 0.1  # headers round differently: this much apart is nothing to speak of
+NEAREST_VOX = 0.55  # up to half a voxel apart (voxel centres against corners) no other voxel lies nearer
+LABEL_ROUNDING = 1e-3  # a label value this near to a whole number is meant to be one
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +25,7 @@ class Header:
     spacing_mm: tuple[float, float, float]  # (z, y, x)
     shape: tuple[int, ...]  # (z, y, x)
     nifti: Any = None  # nibabel's header
-    metaimage: dict[str, tuple[float, ...]] | None = None  # SimpleITK's origin, spacing and direction
+    itk: dict[str, tuple[float, ...]] | None = None  # SimpleITK's origin, spacing and direction
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +106,35 @@ def describe_mismatch(a: Volume, b: Volume) -> str | None:
     """Return what keeps `b` from lying voxel by voxel on `a`, in words; None when nothing does."""
     if a.shape != b.shape:
         return f"shape {format_shape(b.shape)} instead of {format_shape(a.shape)}"
-    corners = np.array([[x, y, z, 1] for x in (0, 1) for y in (0, 1) for z in (0, 1)], dtype=float)
-    corners[:, :3] *= np.array(a.shape[::-1]) - 1
-    apart_mm = np.linalg.norm(corners @ (a.affine - b.affine).T, axis=1).max()
-    edge_mm = np.linalg.norm(a.affine[:3, :3], axis=0).min()
-    if apart_mm > AFFINE_TOLERANCE_VOX * edge_mm:
-        return f"another affine: voxels lie up to {apart_mm:.3g} mm apart"
+    apart_mm = _corners(a) @ (b.affine - a.affine).T  # (corner, 4)
+    apart_vox = np.linalg.solve(a.affine[:3, :3], apart_mm[:, :3].T)
+    if np.abs(apart_vox).max() > NEAREST_VOX:
+        return f"another affine: voxels lie up to {np.linalg.norm(apart_mm, axis=1).max():.3g} mm apart"
     return None
+
+
+def offset_mm(a: Volume, b: Volume) -> float:
+    """Return how far apart the affines put the same voxel of two volumes of one shape at most; 0 within rounding."""
+    apart_mm = float(np.linalg.norm(_corners(a) @ (b.affine - a.affine).T, axis=1).max())
+    edge_mm = np.linalg.norm(a.affine[:3, :3], axis=0).min()
+    return apart_mm if apart_mm > ROUNDING_VOX * edge_mm else 0.0
+
+
+def describe_displaced(path: Path, image_path: Path, mismatch: str) -> str:
+    """Return what to do about a file that does not lie on its image (:func:`describe_mismatch`), in one line."""
+    return f"{path} does not lie on its image {image_path.name}: {mismatch}; resample it, or correct its header"
+
+
+def turn_onto(volume: Volume, image: Volume) -> Volume:
+    """Return a label map or channel in the orientation of its image, unless it lies on the image as it is."""
+    return volume if describe_mismatch(image, volume) is None else volume.reoriented(image.orientation)
+
+
+def _corners(volume: Volume) -> NDArray[np.float64]:
+    """Return the (8, 4) voxel indices (x, y, z, 1) of the corners of a volume."""
+    corners = np.array([[x, y, z, 1] for x in (0, 1) for y in (0, 1) for z in (0, 1)], dtype=float)
+    corners[:, :3] *= np.array(volume.shape[::-1]) - 1
+    return corners
 
 
 def describe_bad_voxels(image: Volume) -> str | None:
@@ -132,28 +156,73 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def read_volume(path: Path | str) -> Volume:
-    """Read a NIfTI or MetaImage file; trailing axes of length 1 are dropped, a 2D image becomes one slice."""
+    """Read an image file; trailing axes of length 1 are dropped, a 2D image becomes one slice.
+
+    A file of several channels (a 4D NIfTI file, a coloured picture) is read one by one: `scan.nii.gz[0]` is the first.
+    """
     path = Path(path)
     suffix = _require_image_suffix(path)
-    if not path.is_file():
-        raise UserError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
+    if not file_of(path).is_file():
+        raise UserError(f"{path} is not a file" if file_of(path).exists() else f"{path} does not exist")
     if suffix.startswith(".nii"):
         from discoseg.data.nifti import read_nifti as read
-    else:
+    elif suffix in METAIMAGE_SUFFIXES:
         from discoseg.data.metaimage import read_metaimage as read
+    else:
+        from discoseg.data.raster import read_raster as read
     volume = read(path)
     if not np.isfinite(volume.affine).all() or np.linalg.matrix_rank(volume.affine) < 4:
         raise UserError(f"{path}: its affine is singular, so its voxels have no place in the world")
     return volume
 
 
-def read_orientation(path: Path) -> str:
-    """Return where the axes of a file point to, such as "LPS", from its header alone where it is NIfTI."""
-    if _require_image_suffix(path).startswith(".nii"):
-        from discoseg.data.nifti import read_affine
+def read_label_map(path: Path | str) -> Volume:
+    """Read a label map; where a scaled header (scl_slope) leaves 1.00000002, the value is 1."""
+    volume = read_volume(path)
+    if volume.array.dtype.kind == "f" and np.isfinite(volume.array).all():
+        whole = np.rint(volume.array)
+        if np.abs(volume.array - whole).max() < LABEL_ROUNDING:
+            return volume.like(whole)
+    return volume
 
-        return axis_codes(read_affine(path))
-    return read_volume(path).orientation
+
+def choose_channel(path: Path, shape: tuple[int, ...], channels: int) -> int:
+    """Return which channel of a file with this shape (x, y, z, …) a path names; a bare one needs a file of one."""
+    channel = channel_of(path)
+    if channels > 1 and channel is None:
+        raise UserError(
+            f"{path} has {channels} channels or time points ({format_shape(shape[::-1])}): one 2D or 3D image is "
+            f"needed; {path.name}[0] names the first"
+        )
+    if channel is not None and channel >= channels:
+        raise UserError(f"{path}: channels are counted from 0, and {file_of(path).name} has {channels}")
+    return channel or 0
+
+
+def read_orientation(path: Path) -> str:
+    """Return where the axes of a file point to, such as "LPS", from its header alone."""
+    return axis_codes(_read_header(path)[0])
+
+
+def count_channels(path: Path) -> int:
+    """Return how many channels a file has, by its header alone."""
+    return _read_header(path)[1]
+
+
+def list_channels(path: Path) -> tuple[Path, ...]:
+    """Return a path for each channel of a file, by its header alone."""
+    try:
+        return channel_paths(path, count_channels(path))
+    except UserError:  # whoever reads its voxels says why
+        return (path,)
+
+
+def _read_header(path: Path) -> tuple[NDArray[np.float64], int]:
+    if _require_image_suffix(path).startswith(".nii"):
+        from discoseg.data.nifti import read_nifti_header as read
+    else:
+        from discoseg.data.itk import read_itk_header as read
+    return read(file_of(path))
 
 
 def write_volume(path: Path | str, volume: Volume) -> None:
@@ -165,8 +234,10 @@ def write_volume(path: Path | str, volume: Volume) -> None:
         volume = volume.like(volume.array.astype(stored))
     if suffix.startswith(".nii"):
         from discoseg.data.nifti import write_nifti as write
-    else:
+    elif suffix in METAIMAGE_SUFFIXES:
         from discoseg.data.metaimage import write_metaimage as write
+    else:
+        from discoseg.data.raster import write_raster as write
     write(path, volume)
 
 

@@ -1,0 +1,101 @@
+"""Volumes from and to SimpleITK's images, whose world is LPS+ mm: x and y change their sign."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discoseg.data.files import image_suffix
+from discoseg.data.volume import Header, Volume, choose_channel, same_geometry
+from discoseg.errors import UserError
+
+LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0])
+
+
+def volume_from_itk(image: Any, path: Path) -> Volume:
+    """Return the one volume of an image, or the channel of it that `path` names.
+
+    Channels are the components of a voxel (red, green, blue), or the fourth axis.
+    """
+    import SimpleITK
+
+    size, components = image.GetSize(), image.GetNumberOfComponentsPerPixel()
+    channel = choose_channel(path, size, _count_channels(path, size, components))
+    array = SimpleITK.GetArrayFromImage(image)  # (..., z, y, x) or (..., z, y, x, component)
+    if array.dtype.kind not in "uif":
+        raise UserError(f"{path} holds {array.dtype} voxels: integers or real numbers are needed")
+    array = array.reshape((-1, *(*size, 1)[2::-1], components))[channel // components, ..., channel % components]
+    geometry = _geometry_3d(image)
+    x, y, z = geometry["spacing"]
+    affine = _affine(geometry)
+    header = Header(affine, (z, y, x), array.shape, itk=geometry)
+    return Volume(np.ascontiguousarray(array), affine, (z, y, x), header)
+
+
+def read_itk_header(path: Path) -> tuple[NDArray[np.float64], int]:
+    """Return the (4, 4) affine of a file, voxel (x, y, z) to world RAS+ mm, and the number of its channels."""
+    import SimpleITK
+
+    reader = SimpleITK.ImageFileReader()
+    reader.SetFileName(str(path))
+    try:
+        reader.ReadImageInformation()
+    except RuntimeError as error:
+        reason = "it may be truncated or damaged" if path.exists() else "no such file"
+        raise UserError(f"{path} cannot be read: {reason}") from error
+    channels = _count_channels(path, reader.GetSize(), reader.GetNumberOfComponents())
+    return _affine(_geometry_3d(reader)), channels
+
+
+def itk_from_volume(volume: Volume) -> Any:
+    """Return a volume as SimpleITK's image, with its file's very geometry where it still has that.
+
+    There is only one spacing: where the affine tells another one than `spacing_mm`, `spacing_mm` counts, with the
+    affine's directions and origin.
+    """
+    import SimpleITK
+
+    image = SimpleITK.GetImageFromArray(volume.array)
+    known = volume.header
+    geometry = known.itk if known is not None and same_geometry(volume, known) else None
+    if geometry is None:
+        directions = LPS_TO_RAS @ volume.affine[:3, :3]
+        geometry = {
+            "origin": tuple((LPS_TO_RAS @ volume.affine[:3, 3]).tolist()),
+            "spacing": volume.spacing_mm[::-1],
+            "direction": tuple((directions / np.linalg.norm(directions, axis=0)).ravel().tolist()),
+        }
+    image.SetOrigin(geometry["origin"])
+    image.SetSpacing(geometry["spacing"])
+    image.SetDirection(geometry["direction"])
+    return image
+
+
+def _count_channels(path: Path, size: tuple[int, ...], components: int) -> int:
+    """Return how many channels an image has; a PNG's opacity is none."""
+    if image_suffix(path) == ".png" and components == 4:
+        components = 3
+    return components * int(np.prod(size[3:]))
+
+
+def _affine(geometry: dict[str, tuple[float, ...]]) -> NDArray[np.float64]:
+    affine = np.eye(4)
+    affine[:3, :3] = LPS_TO_RAS @ np.reshape(geometry["direction"], (3, 3)) * np.array(geometry["spacing"])
+    affine[:3, 3] = LPS_TO_RAS @ geometry["origin"]
+    return affine
+
+
+def _geometry_3d(image: Any) -> dict[str, tuple[float, ...]]:
+    """SimpleITK's origin, spacing and direction (row by row) of the first three axes of an image."""
+    axes = image.GetDimension()
+    n = min(axes, 3)
+    origin, spacing, direction = np.zeros(3), np.ones(3), np.eye(3)
+    origin[:n] = image.GetOrigin()[:n]
+    spacing[:n] = image.GetSpacing()[:n]
+    direction[:n, :n] = np.reshape(image.GetDirection(), (axes, axes))[:n, :n]
+    return {
+        "origin": tuple(origin.tolist()),
+        "spacing": tuple(spacing.tolist()),
+        "direction": tuple(direction.ravel().tolist()),
+    }
