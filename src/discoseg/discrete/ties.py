@@ -1,11 +1,12 @@
 """One of many optima, told by a rule: which of equally good assignments of voxels to classes is meant."""
 
 import numpy as np
+from numba import njit
 
 from discoseg.discrete.preflow import inner
 
 
-@inner
+@njit(nogil=True, cache=True)
 def settle_ties(units, labels, flow, prices, free, low, high):  # type: ignore[no-untyped-def]
     """Make an optimal assignment the last one in lexicographic order, in place: the first voxel's class first.
 

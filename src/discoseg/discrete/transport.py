@@ -26,8 +26,8 @@ from discoseg.discrete.preflow import inner
 from discoseg.discrete.ties import settle_ties
 
 NEVER = 2**62  # longer than any path: units are within ±2⁵³, and a path has at most 127 arcs
-THINNING = 16  # voxels of which a sample takes one
-COARSEST = 1000  # voxels of a sample, at least
+THINNING = 8  # voxels of which a sample takes one
+COARSEST = 300  # voxels of a sample, at least
 
 
 class Heaps(NamedTuple):
@@ -64,14 +64,12 @@ def count_units(utility: NDArray, free: NDArray[np.int64], scale: float) -> NDAr
     return units
 
 
-@njit(nogil=True, cache=True)
 def transport(units: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int8]:
     """Return the class of each voxel, (voxels,) int8, for bounds that can be met.
 
     units: (voxels, C) even and within ±2⁵³. low, high: (C,), 0 ≤ low ≤ high ≤ voxels. Of several optima the one with
-    the most voxels of class 0, and of those the one that is last in lexicographic order: the earlier of two voxels has
-    the higher class. Scratch memory is 16 bytes for each voxel that is near to a change of class or is moved, times the
-    classes it may go to, and 1/16 of the units for the sample.
+    the most voxels of class 0, and of those the one that is last in lexicographic order. Scratch memory: 1/8 of the
+    units for the sample, and at most 48 C bytes for each voxel that is moved or near to a change of class.
     """
     voxels, classes = units.shape
     assert voxels * classes < 2**31
@@ -79,20 +77,14 @@ def transport(units: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np
     stride = 1
     while voxels // (stride * THINNING) >= COARSEST:
         stride *= THINNING
-    few, many = np.empty_like(low), np.empty_like(high)
-    while True:
-        sample = units if stride == 1 else _thin_out(units, stride)
-        part = sample.shape[0]
-        for c in range(classes):  # rounded such that they can be met
-            few[c], many[c] = low[c] * part // voxels, (high[c] * part + voxels - 1) // voxels
-        labels, flow, prices = _solve(sample, few, many, prices)
-        if stride == 1:
-            break
+    while stride > 1:
+        sample = units[_thin_out(voxels, stride)]
+        few, many = low * len(sample) // voxels, -(-high * len(sample) // voxels)  # rounded such that they can be met
+        prices = _solve(sample, few, many, prices)[2]
         stride //= THINNING
-    free = np.empty(classes, np.bool_)
-    for c in range(classes):
-        free[c] = prices[c] == (-1 if c == 0 else 0)  # handing on earns class 0 as much as it has to pay
-    settle_ties(units, labels, flow, prices, free, low, high)
+    labels, flow, prices = _solve(units, low, high, prices)
+    earned = prices + (np.arange(classes) == 0)  # by handing on a voxel: a class that earns nothing may hand on any
+    settle_ties(units, labels, flow, prices, earned == 0, low, high)
     return labels
 
 
@@ -132,18 +124,13 @@ def certify(  # type: ignore[no-untyped-def]
     return prices, gap
 
 
-@inner
-def _thin_out(units, stride):  # type: ignore[no-untyped-def]
+def _thin_out(voxels: int, stride: int) -> NDArray[np.int64]:
     """Return one of every ``stride`` voxels, at a place in the stretch that looks random, so that no period is met."""
-    sample = np.empty((units.shape[0] // stride, units.shape[1]), np.int64)
-    for i in range(sample.shape[0]):
-        place = ((i * 2654435761) & 0xFFFFFFFF) * stride >> 32
-        for c in range(units.shape[1]):
-            sample[i, c] = units[i * stride + place, c]
-    return sample
+    stretch = np.arange(voxels // stride)
+    return stretch * stride + (((stretch * 2654435761) & 0xFFFFFFFF) * stride >> 32)
 
 
-@inner
+@njit(nogil=True, cache=True)
 def _solve(units, low, high, prices):  # type: ignore[no-untyped-def]
     """Return labels (voxels,), what each class hands on (C,) and prices (C,) that prove them optimal.
 
@@ -346,11 +333,11 @@ def _balance(units, labels, flow, excess, heaps, arcs, low, high):  # type: igno
                 distance[a] = 0 if excess[a] > 0 else NEVER
                 parent[a] = -1
             _shorten(arcs, distance, parent)
-            end, length = -1, NEVER
+            end, length = path[0], NEVER
             for a in range(classes + 1):
                 if excess[a] < 0 and distance[a] < length:
                     end, length = a, distance[a]
-            assert end >= 0
+            assert length < NEVER
             last = _trace(parent, end, path)
         for i in range(last):
             a, b = path[i], path[i + 1]
