@@ -187,7 +187,7 @@ def _label_maps(path: Path) -> dict[str, Path]:
     if not path.exists():
         raise UserError(f"{path} does not exist")
     files = list_images(path) if path.is_dir() else [path]
-    files = [file for file in files if not strip_suffix(file).endswith("_probability")]
+    files = [file for file in files if not strip_suffix(file).endswith(("_probability", "_uncertainty"))]
     marked = [file for file in files if strip_suffix(file).endswith(REFERENCE_ENDINGS)]
     found: dict[str, Path] = {}
     for file in marked or files:
