@@ -16,7 +16,7 @@ LAYERS = [
     {"cli"},
     {"commands"},
     {"experiments"},
-    {"report", "progress", "sweep"},
+    {"report", "progress", "sweep", "export"},
     {"workflow", "evaluation", "predict"},
     {"train", "uncertainty"},
     {"material", "passes", "checkpoints"},

@@ -270,6 +270,44 @@ class Predict:
 
 
 @dataclass(frozen=True)
+class Export:
+    """Write a trained run for other programs: as an ONNX file, as a MONAI bundle, or both."""
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Run folder, or a checkpoint file."""
+    onnx: Path | None = None
+    """ONNX file: scaled slices in, class probabilities out, of any size; needs discoseg[export]."""
+    monai_bundle: Path | None = None
+    """Folder of a MONAI bundle: image files in, label maps out."""
+    checkpoint: Literal["best", "final"] = "best"
+    """The best validation epoch's model, or the last epoch's."""
+    overwrite: bool = False
+    """Replace what is there under these names: an ONNX file, a bundle."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        if self.onnx is None and self.monai_bundle is None:
+            raise UserError("say what to write: --onnx FILE, --monai-bundle FOLDER, or both")
+        from discoseg.export import export_bundle, export_onnx
+        from discoseg.export.bundle import require_bundle_target
+        from discoseg.export.onnx_file import require_onnx_target
+        from discoseg.predict import load_model
+
+        if self.onnx is not None:
+            require_onnx_target(self.onnx, overwrite=self.overwrite)
+        if self.monai_bundle is not None:
+            require_bundle_target(self.monai_bundle, overwrite=self.overwrite)
+        model = load_model(self.run_folder, device="cpu", checkpoint=self.checkpoint)
+        said = f"{model.label} (value {model.label_value}), epoch {model.epoch}; largest difference from torch"
+        if self.onnx is not None:
+            print(f"{self.onnx}: {said} {export_onnx(model, self.onnx, overwrite=self.overwrite):.1e}")
+        if self.monai_bundle is not None:
+            difference = export_bundle(model, self.monai_bundle, overwrite=self.overwrite)
+            print(f"{self.monai_bundle}: {said} {difference:.1e}")
+        return 0
+
+
+@dataclass(frozen=True)
 class Evaluate:
     """Compare label maps with references: 3D Dice, surface distances in mm, volumes in ml."""
 
@@ -410,4 +448,4 @@ class Reproduce:
         return 0
 
 
-Command = Check | Seeds | Train | Sweep | Predict | Evaluate | Report | Phantom | Demo | Reproduce
+Command = Check | Seeds | Train | Sweep | Predict | Export | Evaluate | Report | Phantom | Demo | Reproduce
