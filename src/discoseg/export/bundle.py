@@ -7,6 +7,7 @@ models/model.ts           volumes in, class probabilities out               docs
 import io
 import json
 import shutil
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,21 +31,21 @@ def export_bundle(model: Model, folder: Path | str, *, overwrite: bool = False) 
 
     A bundle that differs by more than `TOLERANCE` is not written.
     """
-    folder = Path(folder)
+    folder = Path(folder).resolve()  # "." has no name
     require_bundle_target(folder, overwrite=overwrite)
     model = model_on_cpu(model)
     metadata = describe_bundle(model, folder.name)
-    content = io.BytesIO()
+    saved = io.BytesIO()
     with quiet():
         scripted = script_volume_network(model.network, model.grid, model.channels)
-        torch.jit.save(scripted, content, _extra_files={"metadata.json": json.dumps(metadata)})
-        content.seek(0)
-        difference = _check(folder, torch.jit.load(content), model)
+        torch.jit.save(scripted, saved, _extra_files={"metadata.json": json.dumps(metadata)})
+        content = _without_sources(saved)
+        difference = _check(folder, torch.jit.load(io.BytesIO(content)), model)
     with make_folder_whole(folder) as partial:
         files: dict[Path, bytes] = {
             _METADATA: _json(metadata),
             Path("configs/inference.json"): _json(inference_config(model)),
-            Path("models/model.ts"): content.getvalue(),
+            Path("models/model.ts"): content,
             Path("docs/README.md"): _readme(model, folder.name).encode(),
         }
         for name, data in files.items():
@@ -77,7 +78,7 @@ def describe_bundle(model: Model, name: str) -> dict[str, Any]:
         "version": "1.0.0",
         "changelog": {"1.0.0": f"exported by discoseg {facts['discoseg_version']}"},
         "monai_version": version("monai"),
-        "pytorch_version": version("torch"),
+        "pytorch_version": version("torch").partition("+")[0],
         "numpy_version": version("numpy"),
         "required_packages_version": {"nibabel": version("nibabel")},
         "name": name,
@@ -158,6 +159,16 @@ def inference_config(model: Model) -> dict[str, Any]:
         "{**item, 'pred': @inferer(item['image'][None].to(@device), @network)[0].cpu()})",
         "run": ["$[@predict(item) for item in @dataset]"],
     }
+
+
+def _without_sources(saved: io.BytesIO) -> bytes:
+    """Return a TorchScript archive less its debug records: the paths and lines of whoever exported it."""
+    lean = io.BytesIO()
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(lean, "w", zipfile.ZIP_STORED) as target:
+        for name in source.namelist():
+            if not name.endswith(".debug_pkl"):
+                target.writestr(zipfile.ZipInfo(name), source.read(name))
+    return lean.getvalue()
 
 
 def _check(folder: Path, network: torch.nn.Module, model: Model) -> float:
