@@ -1,5 +1,6 @@
 """The command line as a user meets it: the whole path on phantoms, and every mistake in one line with status 2."""
 
+import csv
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,7 +12,8 @@ import pytest
 
 from discoseg.cli import main, parse
 from discoseg.config import PRESETS
-from discoseg.data.volume import read_volume, write_volume
+from discoseg.data.volume import read_volume, same_geometry, write_volume
+from discoseg.postprocess import Postprocessing
 
 SMALL = ["--epochs", "2", "--grid.shape", "32", "32", "--network.width", "4", "--device", "cpu"]
 LV = ["--label", "LV"]
@@ -129,6 +131,53 @@ def test_run_predicts_evaluates_and_reports(
     assert "LV" in capsys.readouterr().out
 
 
+def test_predict_cleans_masks_and_says_how_sure_it_is(trained: Path, phantoms: Path, tmp_path: Path) -> None:
+    image = phantoms / "imagesTs/phantom_007_0000.nii.gz"
+    plain, views = tmp_path / "plain", tmp_path / "views"
+    predict = ["predict", trained, image, "--probabilities", "--uncertainty", "--device", "cpu"]
+    assert run(*predict, "--out", plain, "--largest-component", "--fill-holes") == 0
+    assert run(*predict, "--out", views, "--augmentations", 2) == 0
+    maps = {}
+    for folder in (plain, views):
+        probability, entropy, mask = (
+            read_volume(folder / f"phantom_007_0000{end}.nii.gz") for end in ("_probability", "_uncertainty", "")
+        )
+        assert same_geometry(entropy, read_volume(image))
+        assert entropy.array.dtype == np.float32
+        p = probability.array.astype(float).clip(1e-12, 1 - 1e-12)
+        assert np.allclose(entropy.array, -p * np.log2(p) - (1 - p) * np.log2(1 - p), atol=1e-5)
+        maps[folder] = probability.array, mask.array == 3
+    whole = Postprocessing(largest_component=True, fill_holes=True).apply((maps[plain][0] >= 0.5).astype(np.uint8))
+    assert np.array_equal(maps[plain][1], whole == 1)
+    assert not np.array_equal(maps[plain][0], maps[views][0])
+    assert np.array_equal(maps[views][1], maps[views][0] >= 0.5)
+
+
+def test_volumes_are_those_of_the_masks(
+    trained: Path, phantoms: Path, tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    first, second = sorted((phantoms / "imagesTs").iterdir())
+    predict = ["predict", trained, "--out", tmp_path, "--device", "cpu"]
+    assert run(*predict, first) == 0
+    assert (tmp_path / "volumes.csv").read_text().startswith("case,label,voxels,ml\nphantom_007_0000,LV,")
+    assert run(*predict, second, "--augmentations", 2) == 0
+    with (tmp_path / "volumes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["case"] for row in rows] == ["phantom_007_0000", "phantom_008_0000"]
+    for row in rows:
+        mask = read_volume(tmp_path / f"{row['case']}.nii.gz")
+        assert int(row["voxels"]) == np.count_nonzero(mask.array)
+        assert float(row["ml"]) == pytest.approx(int(row["voxels"]) * mask.voxel_ml, abs=1e-4)
+    assert (rows[0]["ml_min"], rows[0]["ml_max"]) == ("", "")
+    assert 0 <= float(rows[1]["ml_min"]) <= float(rows[1]["ml_max"])
+    assert run("evaluate", tmp_path, phantoms, *LV) == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/volumes.csv").write_text("mine")
+    predict = ["predict", trained, first, "--out", tmp_path / "other", "--device", "cpu"]
+    assert "volumes.csv: not a table that discoseg predict wrote" in complaint(*predict)
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["volumes.csv"]
+
+
 @pytest.mark.parametrize("codes", ["RAS", "SLA"])
 def test_prediction_does_not_depend_on_how_a_file_is_stored(
     codes: str, trained: Path, phantoms: Path, tmp_path: Path
@@ -184,7 +233,8 @@ def test_one_bad_image_does_not_cost_the_others_their_masks(
     line = complaint("predict", trained, images, "--out", tmp_path / "out", "--device", "cpu")
     assert "a_broken.nii.gz" in line
     assert "2 of 3 masks were written" in line
-    assert len(list((tmp_path / "out").iterdir())) == 2
+    assert len(list((tmp_path / "out").glob("*.nii.gz"))) == 2
+    assert len((tmp_path / "out/volumes.csv").read_text().splitlines()) == 3
 
 
 def test_check_says_what_is_there(phantoms: Path, seeds: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +278,7 @@ def _untouched(*folders: Path) -> Iterator[None]:
         (["phantom", "--out", "y", "--cases", "0"], "0 training"),
         (["predict", "nowhere", "--out", "y"], "IMAGE"),
         (["predict", "nowhere", "a.nii.gz", "--out", "y"], "nowhere"),
+        (["predict", "nowhere", "a.nii.gz", "--out", "y", "--augmentations", "-1"], "--augmentations -1"),
         (["evaluate", "nowhere", "nowhere"], "nowhere"),
         (["report", "nowhere", "--out", "y.html"], "nowhere"),
         (["check", "nowhere"], "nowhere"),
@@ -408,10 +459,13 @@ def test_outputs_are_never_overwritten(
     (tmp_path / "scores.csv").write_text("mine")
     (tmp_path / "out").mkdir()
     (tmp_path / "out/phantom_007_0000_probability.nii.gz").write_text("mine")
+    (tmp_path / "out/phantom_007_0000_uncertainty.nii.gz").write_text("mine")
     with _untouched(tmp_path):
         assert "already exists" in complaint("predict", trained, image, "--out", tmp_path, "--device", "cpu")
         predict = ["predict", trained, image, "--out", tmp_path / "out", "--probabilities", "--device", "cpu"]
-        assert "already exists" in complaint(*predict)
+        assert "probability.nii.gz: already exists" in complaint(*predict)
+        predict[-3] = "--uncertainty"
+        assert "uncertainty.nii.gz: already exists" in complaint(*predict)
         labels = phantoms / "labelsTr"
         assert "scores.csv" in complaint("evaluate", labels, labels, "--out", tmp_path / "scores.csv")
         assert ".csv or .json" in complaint("evaluate", labels, labels, "--out", tmp_path / "scores.txt")

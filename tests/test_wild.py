@@ -297,7 +297,7 @@ def test_a_grey_picture_among_coloured_ones_is_named(tmp_path: Path) -> None:
 def make_model(channels: int) -> Model:
     torch.manual_seed(0)
     network = build_network("unet", channels=channels, classes=2, width=4, depth=1).eval()
-    return Model(network, Grid((32, 48)), channels, "LV", 3, 1, torch.device("cpu"))
+    return Model(network, Grid((32, 48)), channels, {"LV": 3}, 1, torch.device("cpu"))
 
 
 def test_files_with_all_channels_are_predicted(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_files_with_all_channels_are_predicted(tmp_path: Path) -> None:
 def test_a_png_gets_its_mask_as_png_and_its_probability_beside_it(tmp_path: Path) -> None:
     write_picture(tmp_path / "a.png", image(1, (32, 40)))
     (out,) = predict_files(make_model(1), [tmp_path / "a.png"], tmp_path / "out", probabilities=True)
-    assert {path.name for path in out.parent.iterdir()} == {"a.png", "a_probability.mha"}
+    assert {path.name for path in out.parent.iterdir()} == {"a.png", "a_probability.mha", "volumes.csv"}
     assert read_volume(out).shape == (1, 32, 40)
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from discoseg.discrete import PottsGrid, select_by_size
     from discoseg.errors import UserError
     from discoseg.evaluation import evaluate
-    from discoseg.predict import Model, load_model, predict_files
+    from discoseg.export import export_bundle, export_onnx
+    from discoseg.postprocess import Postprocessing
+    from discoseg.predict import Model, Prediction, load_model, predict_files
     from discoseg.report import write_report
     from discoseg.sweep import fit_many
     from discoseg.weak.examples import Example
@@ -36,10 +38,14 @@ _HOMES = {
     "Example": "weak.examples",
     "Model": "predict",
     "PRESETS": "config",
+    "Postprocessing": "postprocess",
     "PottsGrid": "discrete",
+    "Prediction": "predict",
     "UserError": "errors",
     "Volume": "data.volume",
     "evaluate": "evaluation",
+    "export_bundle": "export",
+    "export_onnx": "export",
     "find_dataset": "data.layouts",
     "fit": "workflow",
     "fit_many": "sweep",
@@ -58,10 +64,14 @@ __all__ = [
     "Dataset",
     "Example",
     "Model",
+    "Postprocessing",
     "PottsGrid",
+    "Prediction",
     "UserError",
     "Volume",
     "evaluate",
+    "export_bundle",
+    "export_onnx",
     "find_dataset",
     "fit",
     "fit_many",

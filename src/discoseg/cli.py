@@ -12,7 +12,20 @@ from typing import Annotated, Any, Union, cast
 import tyro
 from tyro.conf import subcommand
 
-from discoseg.commands import Check, Command, Demo, Evaluate, Phantom, Predict, Report, Reproduce, Seeds, Sweep, Train
+from discoseg.commands import (
+    Check,
+    Command,
+    Demo,
+    Evaluate,
+    Export,
+    Phantom,
+    Predict,
+    Report,
+    Reproduce,
+    Seeds,
+    Sweep,
+    Train,
+)
 from discoseg.config import Config, load_config, load_run_config
 from discoseg.errors import UserError
 
@@ -21,7 +34,7 @@ def parse(arguments: Sequence[str]) -> Command:
     """Turn command-line arguments into a command; what cannot be parsed is a :class:`UserError` of one line."""
     default = Train(dataset=tyro.MISSING, out=tyro.MISSING, config=_base_config(arguments))
     train = Annotated[Train, subcommand("train", default=default)]
-    commands = Union[Check, Seeds, train, Sweep, Predict, Evaluate, Report, Phantom, Demo, Reproduce]  # noqa: UP007
+    commands = Union[Check, Seeds, train, Sweep, Predict, Export, Evaluate, Report, Phantom, Demo, Reproduce]  # noqa: UP007
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

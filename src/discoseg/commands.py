@@ -222,16 +222,24 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Predict:
-    """Segment images with a trained run: label maps with each image's name and exact geometry."""
+    """Segment images with a trained run: label maps with each image's name and exact geometry, sizes in volumes.csv."""
 
     run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
     """Run folder, or a checkpoint file."""
     images: Positional[Annotated[tuple[Path, ...], arg(metavar="IMAGE...")]]
     """Image files, or folders of them."""
     out: Path
-    """Folder for the label maps; existing files are not overwritten."""
+    """Folder for the label maps and volumes.csv; existing maps are not overwritten, the table is continued."""
     probabilities: bool = False
     """Also write NAME_probability, the structure's probability as float32."""
+    uncertainty: bool = False
+    """Also write NAME_uncertainty, the entropy of that probability in bits: 0 where it is sure, 1 at one half."""
+    augmentations: int = 0
+    """Average the probability over so many rotated (and, if the training flipped, flipped) views of each image too."""
+    largest_component: bool = False
+    """Keep only the largest piece of the mask; voxels that share a corner are connected."""
+    fill_holes: bool = False
+    """Fill the holes that the mask encloses in 3D."""
     checkpoint: Literal["best", "final"] = "best"
     """The best validation epoch's model, or the last epoch's."""
     device: Device = "auto"
@@ -239,11 +247,14 @@ class Predict:
 
     def run(self) -> int:
         """Run the command; return the exit status."""
+        from discoseg.postprocess import Postprocessing
         from discoseg.predict import load_model, predict_files
         from discoseg.progress import progress_bars
 
         if not self.images:
             raise UserError("IMAGE: give at least one image file or folder")
+        if self.augmentations < 0:
+            raise UserError(f"--augmentations {self.augmentations} must be 0 or more")
         model = load_model(self.run_folder, device=self.device, checkpoint=self.checkpoint)
         with progress_bars() as update:
             written = predict_files(
@@ -251,9 +262,50 @@ class Predict:
                 self.images,
                 self.out,
                 probabilities=self.probabilities,
+                uncertainty=self.uncertainty,
+                augmentations=self.augmentations,
+                postprocessing=Postprocessing(self.largest_component, self.fill_holes),
                 progress=lambda done, total: update("predicting", done, total, "images"),
             )
-        print(f"{self.out}: {len(written)} label maps of {model.label} (value {model.label_value})")
+        print(f"{self.out}: {len(written)} label maps of {model.said}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a trained run for other programs: as an ONNX file, as a MONAI bundle, or both."""
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Run folder, or a checkpoint file."""
+    onnx: Path | None = None
+    """ONNX file: scaled slices in, class probabilities out, of any size; needs discoseg[export]."""
+    monai_bundle: Path | None = None
+    """Folder of a MONAI bundle: image files in, label maps out."""
+    checkpoint: Literal["best", "final"] = "best"
+    """The best validation epoch's model, or the last epoch's."""
+    overwrite: bool = False
+    """Replace what is there under these names: an ONNX file, a bundle."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        if self.onnx is None and self.monai_bundle is None:
+            raise UserError("say what to write: --onnx FILE, --monai-bundle FOLDER, or both")
+        from discoseg.export import export_bundle, export_onnx
+        from discoseg.export.bundle import require_bundle_target
+        from discoseg.export.onnx_file import require_onnx_target
+        from discoseg.predict import load_model
+
+        if self.onnx is not None:
+            require_onnx_target(self.onnx, overwrite=self.overwrite)
+        if self.monai_bundle is not None:
+            require_bundle_target(self.monai_bundle, overwrite=self.overwrite)
+        model = load_model(self.run_folder, device="cpu", checkpoint=self.checkpoint)
+        said = f"{model.said}, epoch {model.epoch}; largest difference from torch"
+        if self.onnx is not None:
+            print(f"{self.onnx}: {said} {export_onnx(model, self.onnx, overwrite=self.overwrite):.1e}")
+        if self.monai_bundle is not None:
+            difference = export_bundle(model, self.monai_bundle, overwrite=self.overwrite)
+            print(f"{self.monai_bundle}: {said} {difference:.1e}")
         return 0
 
 
@@ -398,4 +450,4 @@ class Reproduce:
         return 0
 
 
-Command = Check | Seeds | Train | Sweep | Predict | Evaluate | Report | Phantom | Demo | Reproduce
+Command = Check | Seeds | Train | Sweep | Predict | Export | Evaluate | Report | Phantom | Demo | Reproduce

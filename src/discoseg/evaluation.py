@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from discoseg.errors import UserError
 from discoseg.metrics import dice, surface_distances
 
 REFERENCE_ENDINGS = ("_gt", "_segmentation")  # what challenges append to a case's name for its reference
+_BESIDE = re.compile(r"_(uncertainty|probability(_[A-Za-z0-9.-]+)?)$")  # maps that predictions have beside them
 CHANNEL_ENDING = "_0000"  # of nnU-Net's images, and so of predictions named after them
 
 
@@ -187,7 +189,7 @@ def _label_maps(path: Path) -> dict[str, Path]:
     if not path.exists():
         raise UserError(f"{path} does not exist")
     files = list_images(path) if path.is_dir() else [path]
-    files = [file for file in files if not strip_suffix(file).endswith("_probability")]
+    files = [file for file in files if not _BESIDE.search(strip_suffix(file))]
     marked = [file for file in files if strip_suffix(file).endswith(REFERENCE_ENDINGS)]
     found: dict[str, Path] = {}
     for file in marked or files:

@@ -4,49 +4,141 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from discoseg.checkpoint import load_tensors
-from discoseg.config import from_record
+from discoseg.config import AugmentConfig, from_record
 from discoseg.data.files import channel_of, file_of, image_suffix, list_images, strip_suffix
 from discoseg.data.prepare import Grid, image_to_grid, probabilities_from_grid
 from discoseg.data.volume import Volume, list_channels, read_volume, write_volume
 from discoseg.errors import UserError
+from discoseg.images import image_like, volume_from_image
 from discoseg.networks import build_network
-from discoseg.passes import predict_slices
+from discoseg.postprocess import NO_POSTPROCESSING, Postprocessing
 from discoseg.run import RunFolder
 from discoseg.state import network_tensors
 from discoseg.train import choose_device
+from discoseg.uncertainty import class_entropy, predict_views
+from discoseg.volumes import Size, read_volumes, write_volumes
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+    from nibabel.spatialimages import SpatialImage
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of one image, in the image's geometry.
+
+    ``mask`` is uint8 of 0 and the labels' values; ``probabilities`` have for each structure, by name, float32 in
+    [0, 1]: means over the views where there are any. ``sizes_vox`` has, for each structure, the sizes that each view
+    alone gives, the image itself first.
+    """
+
+    mask: Volume
+    labels: dict[str, int]
+    probabilities: dict[str, Volume]
+    sizes_vox: dict[str, tuple[int, ...]]
+
+    @property
+    def probability(self) -> Volume:
+        """The probability of the structure; of several, that a voxel belongs to any of them."""
+        first, *others = self.probabilities.values()
+        return first.like(np.clip(sum((o.array for o in others), start=first.array), 0, 1)) if others else first
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """The size of each structure in the mask, and its range over the views."""
+        voxel_ml = self.mask.voxel_ml
+        found = {}
+        for name, value in self.labels.items():
+            voxels, views = int(np.count_nonzero(self.mask.array == value)), self.sizes_vox[name]
+            ends = (min(views) * voxel_ml, max(views) * voxel_ml)
+            found[name] = Size(voxels, voxels * voxel_ml, ends if len(views) > 1 else None)
+        return found
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained network with what it must know of its data; ``label_value`` is what its masks carry."""
+    """A trained network with what it must know of its data; ``labels`` are the values that masks carry, by name."""
 
     network: torch.nn.Module = field(repr=False)
     grid: Grid
     channels: int
-    label: str
-    label_value: int
+    labels: dict[str, int]
     epoch: int
     device: torch.device
+    augment: AugmentConfig = field(default_factory=AugmentConfig)  # of its training
 
-    def probability(self, *channels: Volume, name: str = "image") -> Volume:
-        """Return the structure's probability, float32 in [0, 1], with the geometry of the first channel."""
+    @property
+    def said(self) -> str:
+        """The structures and their values, in words."""
+        return ", ".join(f"{name} (value {value})" for name, value in self.labels.items())
+
+    def predict(
+        self,
+        *channels: Volume,
+        augmentations: int = 0,
+        postprocessing: Postprocessing = NO_POSTPROCESSING,
+        name: str = "image",
+    ) -> Prediction:
+        """Segment an image, given as one volume for each channel; ``name`` is named in errors.
+
+        ``augmentations`` views of it, rotated and flipped, are predicted too, and the probabilities averaged.
+        """
         if len(channels) != self.channels:
             raise UserError(f"{name}: {len(channels)} channels given, the model was trained on {self.channels}")
         image = torch.from_numpy(image_to_grid(channels, self.grid, name=name)).to(self.device)
-        return probabilities_from_grid(predict_slices(self.network, image)[0].cpu().numpy(), channels[0], self.grid)
+        views = [
+            [probabilities_from_grid(structure, channels[0], self.grid) for structure in view.cpu().numpy()]
+            for view in predict_views(self.network, image, augmentations, self.augment)
+        ]
+
+        def treat(probabilities: Sequence[Volume]) -> Volume:
+            mask = self.label(probabilities)
+            return mask.like(postprocessing.apply(mask.array))
+
+        means = [
+            structure[0].like(np.asarray(np.mean([view.array for view in structure], axis=0, dtype=np.float32)))
+            for structure in zip(*views, strict=True)
+        ]
+        masks = [treat(view).array for view in views]
+        sizes = {n: tuple(int(np.count_nonzero(m == value)) for m in masks) for n, value in self.labels.items()}
+        return Prediction(treat(means), self.labels, dict(zip(self.labels, means, strict=True)), sizes)
+
+    def probability(self, *channels: Volume, name: str = "image") -> Volume:
+        """Return :attr:`Prediction.probability`, float32 in [0, 1], with the geometry of the first channel."""
+        return self.predict(*channels, name=name).probability
 
     def segment(self, *channels: Volume, name: str = "image") -> Volume:
-        """Return the label map, uint8 of 0 and ``label_value``, with the geometry of the first channel."""
-        return self.threshold(self.probability(*channels, name=name))
+        """Return the label map, uint8 of 0 and the labels' values, with the geometry of the first channel."""
+        return self.predict(*channels, name=name).mask
 
-    def threshold(self, probability: Volume) -> Volume:
-        """Return the label map of a probability: the structure where it is at least one half."""
-        return probability.like((probability.array >= 0.5).astype(np.uint8) * np.uint8(self.label_value))
+    def predict_image(
+        self,
+        *channels: "SpatialImage",
+        augmentations: int = 0,
+        postprocessing: Postprocessing = NO_POSTPROCESSING,
+    ) -> "Nifti1Image":
+        """Segment an image that nibabel holds; return the label map, uint8, as a NIfTI image of the same geometry."""
+        volumes = [volume_from_image(channel) for channel in channels]
+        prediction = self.predict(*volumes, augmentations=augmentations, postprocessing=postprocessing)
+        return image_like(prediction.mask, channels[0])
+
+    def label(self, probabilities: Sequence[Volume]) -> Volume:
+        """Return the label map of each structure's probability: the most probable label of each voxel.
+
+        One structure wins from one half on; of several equal ones the first does, background before all.
+        """
+        values = np.array([0, *self.labels.values()], np.uint8)
+        first, *others = (volume.array for volume in probabilities)
+        if not others:
+            return probabilities[0].like(values[(first >= 0.5).astype(np.uint8)])
+        stack = np.stack([first, *others])
+        return probabilities[0].like(values[np.concatenate([1 - stack.sum(axis=0, keepdims=True), stack]).argmax(0)])
 
 
 def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "best") -> Model:
@@ -66,7 +158,6 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
         config = from_record(meta["config"], where=str(file))
         facts = meta["model"]
         labels = facts["labels"] if "labels" in facts else {facts["label"]: facts["label_value"]}
-        label = next(iter(labels))
         network = build_network(
             config.network.name,
             channels=facts["channels"],
@@ -78,15 +169,7 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
         grid = Grid(config.grid.shape, config.grid.clip_percent, facts["orientation"])
     except (KeyError, RuntimeError) as error:
         raise UserError(f"{file}: not a model of this version of discoseg; train it anew") from error
-    return Model(
-        network.to(target).eval(),
-        grid,
-        facts["channels"],
-        label,
-        labels[label],
-        meta["epoch"],
-        target,
-    )
+    return Model(network.to(target).eval(), grid, facts["channels"], labels, meta["epoch"], target, config.augment)
 
 
 def predict_files(
@@ -95,45 +178,72 @@ def predict_files(
     out: Path | str,
     *,
     probabilities: bool = False,
+    uncertainty: bool = False,
+    augmentations: int = 0,
+    postprocessing: Postprocessing = NO_POSTPROCESSING,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Path]:
     """Segment image files, or all images of folders, into ``out``; return the label maps' paths.
 
     Each map has its image's name and geometry; with ``probabilities`` a float32 map ``NAME_probability`` stands
-    beside it (as ``.mha`` beside a ``.png``, which holds no fractions). Files of a model with several channels belong
-    together by nnU-Net's names, ``NAME_0000``, ``NAME_0001``, …, and the map is called ``NAME``; one file may also have
-    all channels. Existing files are never overwritten.
+    beside it (of several structures ``NAME_probability_STRUCTURE`` each), with ``uncertainty`` one of the entropy of
+    its labels, ``NAME_uncertainty`` (both as ``.mha`` beside a ``.png``, which holds no fractions). Files of a model
+    with several channels belong together by nnU-Net's names, ``NAME_0000``, ``NAME_0001``, …, and the map is called
+    ``NAME``; one file may also have all channels. Existing files are never overwritten; volumes.csv gets a row for
+    each structure of each map.
     """
     out = Path(out)
     cases = _group_channels(model, [file for path in images for file in _expand(Path(path))])
-    targets = {name: out / name for name in cases}
-    beside = {name: out / _probability_name(name) for name in cases} if probabilities else {}
-    planned = [*targets.values(), *beside.values()]
+    beside = _probability_endings(model) if probabilities else {}
+    endings = ["", *beside, *["_uncertainty"] * uncertainty]
+    targets = {name: {ending: out / _name_beside(name, ending) for ending in endings} for name in cases}
+    planned = [target for several in targets.values() for target in several.values()]
     for target in planned:
         if target.exists() or planned.count(target) > 1:
             raise UserError(f"{target}: already exists, or would be written twice; choose another --out")
+    sizes = read_volumes(out / "volumes.csv")
     out.mkdir(parents=True, exist_ok=True)
     failures: list[UserError] = []
     for done, (name, files) in enumerate(cases.items(), start=1):
         try:
-            probability = model.probability(*(read_volume(file) for file in files), name=str(files[0]))
+            prediction = model.predict(
+                *(read_volume(file) for file in files),
+                augmentations=augmentations,
+                postprocessing=postprocessing,
+                name=str(files[0]),
+            )
         except UserError as error:  # one bad file must not cost the others their masks
             failures.append(error)
             progress(done, len(cases))
             continue
-        if probabilities:
-            write_volume(beside[name], probability)
-        write_volume(targets[name], model.threshold(probability))
+        for ending, structure in beside.items():
+            write_volume(targets[name][ending], prediction.probabilities[structure])
+        if uncertainty:
+            entropy = class_entropy([volume.array for volume in prediction.probabilities.values()])
+            write_volume(targets[name]["_uncertainty"], prediction.mask.like(entropy))
+        write_volume(targets[name][""], prediction.mask)
+        for structure, size in prediction.sizes.items():
+            sizes[strip_suffix(Path(name)), structure] = size.row()
+        write_volumes(out / "volumes.csv", sizes)
         progress(done, len(cases))
     if failures:
         others = f" ({len(failures) - 1} more images failed)" if len(failures) > 1 else ""
         raise UserError(f"{failures[0]}{others}; {len(cases) - len(failures)} of {len(cases)} masks were written")
-    return list(targets.values())
+    return [several[""] for several in targets.values()]
 
 
-def _probability_name(name: str) -> str:
+def _probability_endings(model: Model) -> dict[str, str]:
+    """Return what names of probability maps end in, and the structure that each is of."""
+    if len(model.labels) == 1:
+        return dict.fromkeys(["_probability"], next(iter(model.labels)))
+    return {f"_probability_{re.sub(r'[^A-Za-z0-9.-]', '-', name)}": name for name in model.labels}
+
+
+def _name_beside(name: str, ending: str) -> str:
+    if not ending:
+        return name
     suffix = image_suffix(Path(name))
-    return f"{strip_suffix(Path(name))}_probability{'.mha' if suffix == '.png' else suffix}"
+    return f"{strip_suffix(Path(name))}{ending}{'.mha' if suffix == '.png' else suffix}"
 
 
 def _expand(path: Path) -> list[Path]:

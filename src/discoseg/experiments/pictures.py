@@ -39,7 +39,8 @@ def compare_methods(task: Task, dataset: Path, runs: Mapping[Method, Path]) -> d
         case = next(case for case in found.cases if case.name == name)
         model = next(iter(models.values()))
         (prepared,) = prepare_cases([case], model.grid)
-        truth = prepared.mask(model.label_value, ignore=found.ignore)
+        (value,) = model.labels.values()
+        truth = prepared.mask(value, ignore=found.ignore)
         assert truth is not None  # only such cases are scored
         shown = int(truth.sum(axis=(1, 2)).argmax())
         image = torch.from_numpy(prepared.image[shown : shown + 1].copy())  # it may be mapped from the cache
