@@ -33,8 +33,9 @@ def _move(prior: admm.Prior, probability: torch.Tensor, proposal: torch.Tensor) 
 
 
 def test_start_is_undecided() -> None:
-    prior = admm.Prior("crf", (5, 2, 3, 4), 1.0, CPU)
-    assert torch.equal(prior.target(torch.tensor([1])), torch.full((5, 1, 3, 4), 0.5))
+    for structures in (1, 4):
+        prior = admm.Prior("crf", (structures, 2, 3, 4), 1.0, CPU)
+        assert torch.equal(prior.target(torch.tensor([1])), torch.full((structures, 1, 3, 4), 1 / (1 + structures)))
 
 
 @pytest.mark.parametrize("slices_at_once", [1, 7, 256])

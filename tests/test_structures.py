@@ -123,7 +123,7 @@ def test_targets_stand_prior_by_prior(hearts: list[Example]) -> None:
     index = torch.tensor([4, 1])
     targets = stack_targets(priors, index)
     assert targets.shape == (2, 6, 32, 32)
-    assert torch.equal(targets[:, 4], 0.5 - priors[1].multiplier[1, index])
+    assert torch.equal(targets[:, 4], 0.25 - priors[1].multiplier[1, index])
 
 
 @pytest.mark.parametrize("honour", [True, False])
@@ -238,15 +238,16 @@ def test_training_resumes_to_the_same_bytes(method: Method, hearts: list[Example
 def test_all_structures_are_learnt(hearts: list[Example], tmp_path: Path) -> None:
     config = replace(
         SMALL,
-        epochs=12,
+        epochs=10,
+        seed=1,
         foreground_weight=20.0,
         network=NetworkConfig(name="unet", width=8),
         optimiser=OptimiserConfig(batch=2, lr=5e-3),
     )
     state = train(hearts[:3], hearts[3:], config, tmp_path / "run", model=MODEL, device="cpu")
     best = max(state.history, key=lambda row: row["val_dice"])
-    assert best["val_dice"] > 0.4
-    assert min(best[f"val_dice_{name}"] for name in STRUCTURES) > 0.1
+    assert best["val_dice"] > 0.5
+    assert min(best[f"val_dice_{name}"] for name in STRUCTURES) > 0.2
 
 
 def test_labels_are_chosen_by_name_value_or_all(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ _SLICES_AT_ONCE = 256  # that an update takes in, so that its scratch memory doe
 class Prior:
     """One prior's proposal y and scaled multiplier u over all slices, and its penalty parameter μ.
 
-    ``doubled`` (K, N, H, W) uint8 is 2y: 0 or 2, and 1 before the first proposal, y = ½. ``multiplier``, of the same
-    shape, is u in float32. ``mu_on_device`` is μ where the loss can read it. The tensors stay where they are: recorded
-    steps read them.
+    ``doubled`` (K, N, H, W) uint8 is 2y: 0 or 2, and 1 before the first proposal, which stands for all labels being
+    equal, y = 1/(1 + K). ``multiplier``, of the same shape, is u in float32. ``mu_on_device`` is μ where the loss can
+    read it. The tensors stay where they are: recorded steps read them.
     """
 
     def __init__(self, name: PriorName, shape: tuple[int, int, int, int], mu: float, device: torch.device) -> None:
@@ -61,7 +61,13 @@ class Prior:
 
     def target(self, index: torch.Tensor) -> torch.Tensor:
         """Return y − u of the slices ``index``: what the network's probabilities are drawn to, (K, B, H, W)."""
-        return self.doubled[:, index] * 0.5 - self.multiplier[:, index]
+        return self.values(self.doubled[:, index]) - self.multiplier[:, index]
+
+    def values(self, doubled: torch.Tensor) -> torch.Tensor:
+        """Return y of a part of ``doubled``."""
+        structures = len(self.doubled)
+        values = doubled * 0.5
+        return values if structures == 1 else values.where(doubled != 1, 1 / (1 + structures))
 
 
 def stack_targets(priors: Sequence[Prior], index: torch.Tensor) -> torch.Tensor:
@@ -101,7 +107,7 @@ def move_multipliers(
         part = slice(start, start + _SLICES_AT_ONCE)
         new = proposal[part].to(torch.uint8) * 2
         difference = probability[part] - new * 0.5
-        change = (new * 0.5).sub_(doubled[part], alpha=0.5)
+        change = (new * 0.5).sub_(prior.values(doubled[part]))
         squares += torch.stack([x.square().sum(dtype=torch.float64) for x in (difference, change)])
         multiplier[part].add_(difference, alpha=admm.rho)
         doubled[part] = new
