@@ -34,7 +34,7 @@ def make_utility(voxels: int) -> NDArray[np.float32]:
 
 
 def make_bounds(utility: NDArray[np.float32]) -> tuple[Bounds, Bounds]:
-    """Sizes in turn 20 % larger and smaller than the best class of each voxel makes them, ±5 %; any background."""
+    """Sizes in turn 20 % larger and smaller than each voxel's best class makes them, ±5 %; any background: (C,)."""
     sizes = np.bincount(utility.argmax(0).ravel(), minlength=CLASSES)
     wanted = sizes * np.where(np.arange(CLASSES) % 2, 1.2, 0.8)
     low, high = (0.95 * wanted).astype(np.int64), (1.05 * wanted).astype(np.int64)

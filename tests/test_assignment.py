@@ -143,6 +143,13 @@ def test_two_classes_equal_the_selection(dtype: type) -> None:
         np.testing.assert_array_equal(assign_by_size(third, [0, low[1], 0], [None, high[1], 0], seeds=seeds), labels)
 
 
+def test_rounded_differences_of_two_classes_are_within_the_bound() -> None:
+    rng = np.random.default_rng(9)
+    utility = (rng.normal(size=(2, 5000)) * 10.0 ** rng.integers(-12, 1, (2, 5000))).astype(np.float32)
+    found = assign_with_prices(utility, [0, 2600], [None, 2700])
+    assert found.value <= found.bound <= found.value + 1e-6 * np.abs(utility).sum()
+
+
 @pytest.mark.parametrize("kind", ["smooth", "few values", "one value", "in order", "saturated"])
 def test_large_problems_are_certified(kind: str) -> None:
     rng = np.random.default_rng(4)
@@ -166,6 +173,18 @@ def test_prices_from_a_misleading_sample_only_cost_time() -> None:
     found = assign_with_prices(utility, [39_000, 0, 0], [None, 10, None])
     assert (found.labels == 1).sum() == 10
     assert found.bound == found.value
+
+
+@pytest.mark.parametrize("ties", [True, False])
+def test_heaps_gathered_again_and_again_change_nothing(ties: bool) -> None:
+    rng = np.random.default_rng(10)
+    for classes in (3, 5):
+        utility, low, high, _ = random_problem(rng, classes, 5000, ties=ties)
+        units = count_units(utility, np.arange(5000), 2.0**40)
+        expected = transport(units, np.array(low), np.array(high))
+        for wanted, spare in ((0.01, 4), (2.0, 0), (0.01, 0)):
+            labels = transport(units, np.array(low), np.array(high), wanted=wanted, spare=spare)
+            np.testing.assert_array_equal(labels, expected)
 
 
 def test_all_seeded_and_none_at_all() -> None:

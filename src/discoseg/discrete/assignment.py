@@ -57,8 +57,8 @@ def assign_by_size(
 
     Of several optima the one with the most background, and of those the one that gives the earliest voxel in C order
     the highest class, then the next one, and so on: the result is unique. It is the global optimum of utilities that
-    are rounded to 2⁻⁵³ of the largest; float32 ones not below 2⁻²⁸ of it are not rounded at all. Two classes are told
-    apart by utility[1] − utility[0], in its own precision, as :func:`select_by_size` does.
+    are rounded by at most 2⁻⁵² of the largest; float32 ones not below 2⁻²⁸ of it are not rounded at all. Two classes
+    are told apart by utility[1] − utility[0], in its own precision, as :func:`select_by_size` would.
 
     Time grows about linearly with the voxels. Memory: 8 (C + 1) bytes for each unknown voxel, and up to 32 C for each
     one whose class is nearly or exactly a tie.
@@ -139,10 +139,10 @@ def _pose(utility: ArrayLike, low: Bounds, high: Bounds, seeds: NDArray[np.int8]
         labels = np.full(flat.shape[1], -1, np.int8)
     elif seeds.shape != shape:
         raise UserError(f"seeds have the shape {seeds.shape}, utility has {shape} in each class")
+    elif seeds.max(initial=-1) >= classes:
+        raise UserError(f"seeds have the class {seeds.max()}, utility has only classes up to {classes - 1}")
     else:
         labels = seeds.astype(np.int8).ravel()
-    if labels.size and labels.max() >= classes:
-        raise UserError(f"seeds have the class {labels.max()}, utility has only classes up to {classes - 1}")
     unknown = (labels < 0).nonzero()[0]
     seeded = np.bincount(labels[labels >= 0], minlength=classes)
     check_class_bounds(low, high, seeded=seeded.tolist(), unknown=unknown.size)

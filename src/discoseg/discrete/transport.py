@@ -64,12 +64,22 @@ def count_units(utility: NDArray, free: NDArray[np.int64], scale: float) -> NDAr
     return units
 
 
-def transport(units: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int8]:
+def transport(
+    units: NDArray[np.int64],
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    *,
+    wanted: float = 2.0,
+    spare: int = 4,
+) -> NDArray[np.int8]:
     """Return the class of each voxel, (voxels,) int8, for bounds that can be met.
 
     units: (voxels, C) even and within ±2⁵³. low, high: (C,), 0 ≤ low ≤ high ≤ voxels. Of several optima the one with
     the most voxels of class 0, and of those the one that is last in lexicographic order. Scratch memory: 1/8 of the
     units for the sample, and at most 48 C bytes for each voxel that is moved or near to a change of class.
+
+    For each one that is to be moved, ``wanted`` of a class that lose least in another are gathered at first, and there
+    is room for ``spare`` per voxel to be moved before they are gathered anew: neither changes the result.
     """
     voxels, classes = units.shape
     assert voxels * classes < 2**31
@@ -80,9 +90,9 @@ def transport(units: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np
     while stride > 1:
         sample = units[_thin_out(voxels, stride)]
         few, many = low * len(sample) // voxels, -(-high * len(sample) // voxels)  # rounded such that they can be met
-        prices = _solve(sample, few, many, prices)[2]
+        prices = _solve(sample, few, many, prices, wanted, spare)[2]
         stride //= THINNING
-    labels, flow, prices = _solve(units, low, high, prices)
+    labels, flow, prices = _solve(units, low, high, prices, wanted, spare)
     earned = prices + (np.arange(classes) == 0)  # by handing on a voxel: a class that earns nothing may hand on any
     settle_ties(units, labels, flow, prices, earned == 0, low, high)
     return labels
@@ -131,7 +141,7 @@ def _thin_out(voxels: int, stride: int) -> NDArray[np.int64]:
 
 
 @njit(nogil=True, cache=True)
-def _solve(units, low, high, prices):  # type: ignore[no-untyped-def]
+def _solve(units, low, high, prices, wanted, spare):  # type: ignore[no-untyped-def]
     """Return labels (voxels,), what each class hands on (C,) and prices (C,) that prove them optimal.
 
     Handing on a voxel from class 0 earns 1, half of what utilities can differ by: it only decides between optima.
@@ -146,18 +156,17 @@ def _solve(units, low, high, prices):  # type: ignore[no-untyped-def]
         excess[c] -= flow[c]
         excess[classes] += flow[c]
     arcs = np.empty((classes + 1, classes + 1), np.int64)
-    effort = 2
     while True:
         need = 0
         for a in range(classes + 1):
             need += max(excess[a], 0)
-        spare = min(need, 4 * voxels // classes + 1024)  # memory that is not used is never touched
-        heaps = _gather(units, labels, prices, effort * need + 32 * effort, spare)
+        room = min(need, spare * (voxels // classes + 256) + 1)  # memory that is not used is never touched
+        heaps = _gather(units, labels, prices, np.int64(wanted * (need + 32)) + 1, room)
         done = _balance(units, labels, flow, excess, heaps, arcs, low, high)
         prices = _prices_along(arcs)
         if done:
             return labels, flow, prices
-        effort *= 4  # so that in the end all voxels are in the heaps
+        wanted = min(4 * wanted, np.float64(voxels))  # so that in the end all voxels are in the heaps
 
 
 @inner
