@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, linprog
 
 from discoseg.discrete import Assignment, assign_by_size, assign_with_prices, select_by_size
-from discoseg.discrete.transport import count_units, transport
+from discoseg.discrete.transport import certify, count_units, transport
 from discoseg.errors import UserError
 
 Seeds = NDArray[np.int8]
@@ -185,6 +185,19 @@ def test_heaps_gathered_again_and_again_change_nothing(ties: bool) -> None:
         for wanted, spare in ((0.01, 4), (2.0, 0), (0.01, 0)):
             labels = transport(units, np.array(low), np.array(high), wanted=wanted, spare=spare)
             np.testing.assert_array_equal(labels, expected)
+
+
+@pytest.mark.parametrize("wanted", [2.0, 0.01])
+def test_bounds_that_hardly_matter_are_certified(wanted: float) -> None:
+    """A sample takes a bound to hold a class back where the whole does not, and the other way round."""
+    rng = np.random.default_rng(11)
+    for _ in range(40):
+        units = 2 * rng.integers(0, 2**20, (4000, 3))
+        counts = np.bincount(units.argmax(1), minlength=3)
+        high = np.array([4000, *(counts[1:] + rng.integers(-40, 41, 2))])
+        low = np.array([0, *(high[1:] - rng.integers(0, 60, 2))])
+        labels = transport(units, low, high, wanted=wanted)
+        assert certify(units, labels, low, high)[1] == 0
 
 
 def test_all_seeded_and_none_at_all() -> None:
