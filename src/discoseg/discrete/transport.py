@@ -394,6 +394,7 @@ def _trace(parent, end, path):  # type: ignore[no-untyped-def]
     while parent[a] >= 0:
         last += 1
         a = parent[a]
+        assert last < path.size  # no cycle has a negative length
     for i in range(last, -1, -1):
         path[i] = end
         end = parent[end]
