@@ -14,44 +14,16 @@ is left. The end is therefore a global optimum, whatever the prices were; good o
 from the same problem on a sample of the voxels, whose own come from a smaller sample.
 """
 
-from typing import Any, NamedTuple
-
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 
+from discoseg.discrete.heaps import NEVER, gather, pop, push
 from discoseg.discrete.preflow import inner
 from discoseg.discrete.ties import settle_ties
 
-NEVER = 2**62  # longer than any path: units are within ±2⁵³, and a path has at most 127 arcs
 THINNING = 8  # voxels of which a sample takes one
 COARSEST = 300  # voxels of a sample, at least
-
-
-class Heaps(NamedTuple):
-    """For each pair of classes (c, d) the voxels of c that lose least in d; some have left c since they were put in."""
-
-    loss: NDArray[np.int64]  # (entries,) the least of a pair first, each not above those at twice its place
-    voxel: NDArray[np.int32]  # (entries,)
-    start: NDArray[np.int64]  # (C, C) first entry of a pair
-    size: NDArray[np.int64]  # (C, C)
-    room: NDArray[np.int64]  # (C, C) the largest size
-    limit: NDArray[np.int64]  # (C, C) voxels that were left out lose at least this
-
-
-@intrinsic
-def _leading_zeros(typingctx: Any, number: Any) -> Any:
-    """Number of zeros above the highest bit set in an int64, 64 for 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.int64), generate
-
-
-leading_zeros: Any = _leading_zeros
 
 
 @njit(nogil=True, cache=True)
@@ -161,7 +133,7 @@ def _solve(units, low, high, prices, wanted, spare):  # type: ignore[no-untyped-
         for a in range(classes + 1):
             need += max(excess[a], 0)
         room = min(need, spare * (voxels // classes + 256) + 1)  # memory that is not used is never touched
-        heaps = _gather(units, labels, prices, np.int64(wanted * (need + 32)) + 1, room)
+        heaps = gather(units, labels, prices, np.int64(wanted * (need + 32)) + 1, room)
         done = _balance(units, labels, flow, excess, heaps, arcs, low, high)
         prices = _prices_along(arcs)
         if done:
@@ -184,97 +156,6 @@ def _take_best(units, prices):  # type: ignore[no-untyped-def]
         labels[p] = best
         counts[best] += 1
     return labels, counts
-
-
-@inner
-def _gather(units, labels, prices, wanted, spare):  # type: ignore[no-untyped-def]
-    """Return heaps of at least the ``wanted`` voxels of each pair that lose least, or all of them, for prices that fit.
-
-    How many lose less than each power of two, prices included, is counted first.
-    """
-    voxels, classes = units.shape
-    counts = np.zeros((classes, classes, 64), np.int64)
-    for p in range(voxels):
-        c = labels[p]
-        own = units[p, c] - prices[c]
-        for d in range(classes):
-            counts[c, d, 64 - leading_zeros(own - units[p, d] + prices[d])] += 1
-    bits, size = np.zeros((classes, classes), np.int64), np.zeros((classes, classes), np.int64)
-    start, room = np.zeros((classes, classes), np.int64), np.zeros((classes, classes), np.int64)
-    limit = np.full((classes, classes), NEVER)
-    entries = 0
-    for c in range(classes):
-        for d in range(classes):
-            if c == d:
-                continue
-            held = counts[c, d, 0]
-            while held < wanted and bits[c, d] < 63:
-                bits[c, d] += 1
-                held += counts[c, d, bits[c, d]]
-            if held < counts[c, c, 0]:  # all voxels of c
-                limit[c, d] = (1 << bits[c, d]) + prices[c] - prices[d]
-            start[c, d] = entries
-            room[c, d] = held + spare
-            entries += room[c, d]
-    heaps = Heaps(np.empty(entries, np.int64), np.empty(entries, np.int32), start, size, room, limit)
-    for p in range(voxels):
-        c = labels[p]
-        for d in range(classes):
-            loss = units[p, c] - units[p, d]
-            if d != c and 64 - leading_zeros(loss - prices[c] + prices[d]) <= bits[c, d]:
-                at = start[c, d] + size[c, d]
-                heaps.loss[at], heaps.voxel[at] = loss, p
-                size[c, d] += 1
-    for c in range(classes):
-        for d in range(classes):
-            for i in range(size[c, d] // 2, 0, -1):
-                _sink_down(heaps, c, d, i - 1)
-    return heaps
-
-
-@inner
-def _sink_down(heaps, c, d, i):  # type: ignore[no-untyped-def]
-    """Move the entry at place i of a pair's heap down to where it belongs."""
-    loss, voxel = heaps.loss, heaps.voxel
-    start, size = heaps.start[c, d], heaps.size[c, d]
-    moved, of = loss[start + i], voxel[start + i]
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        if child + 1 < size and loss[start + child + 1] < loss[start + child]:
-            child += 1
-        if loss[start + child] >= moved:
-            break
-        loss[start + i], voxel[start + i] = loss[start + child], voxel[start + child]
-        i = child
-    loss[start + i], voxel[start + i] = moved, of
-
-
-@inner
-def _pop(heaps, c, d):  # type: ignore[no-untyped-def]
-    """Take the voxel of the least loss off a pair's heap."""
-    start = heaps.start[c, d]
-    heaps.size[c, d] -= 1
-    last = start + heaps.size[c, d]
-    voxel = heaps.voxel[start]
-    heaps.loss[start], heaps.voxel[start] = heaps.loss[last], heaps.voxel[last]
-    if last > start:
-        _sink_down(heaps, c, d, np.int64(0))
-    return voxel
-
-
-@inner
-def _push(heaps, c, d, loss, voxel):  # type: ignore[no-untyped-def]
-    start, i = heaps.start[c, d], heaps.size[c, d]
-    heaps.size[c, d] += 1
-    while i > 0:
-        above = (i - 1) // 2
-        if heaps.loss[start + above] <= loss:
-            break
-        heaps.loss[start + i], heaps.voxel[start + i] = heaps.loss[start + above], heaps.voxel[start + above]
-        i = above
-    heaps.loss[start + i], heaps.voxel[start + i] = loss, voxel
 
 
 @inner
@@ -369,7 +250,7 @@ def _measure_arcs(c, arcs, heaps, labels):  # type: ignore[no-untyped-def]
         if d != c:
             start = heaps.start[c, d]
             while heaps.size[c, d] > 0 and labels[heaps.voxel[start]] != c:
-                _pop(heaps, c, d)
+                pop(heaps, c, d)
             arcs[c, d] = heaps.limit[c, d]
             if heaps.size[c, d] > 0:
                 arcs[c, d] = min(arcs[c, d], heaps.loss[start])
@@ -413,7 +294,7 @@ def _send(units, labels, flow, heaps, path, last):  # type: ignore[no-untyped-de
         elif a == classes:
             flow[b] -= 1
         else:
-            moved[i] = _pop(heaps, a, b)
+            moved[i] = pop(heaps, a, b)
     for i in range(last):
         a, b = path[i], path[i + 1]
         if a < classes and b < classes:
@@ -421,4 +302,4 @@ def _send(units, labels, flow, heaps, path, last):  # type: ignore[no-untyped-de
             labels[p] = b
             for d in range(classes):
                 if d != b:
-                    _push(heaps, b, d, units[p, b] - units[p, d], p)
+                    push(heaps, b, d, units[p, b] - units[p, d], p)
