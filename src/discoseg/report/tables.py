@@ -56,13 +56,14 @@ def summarise(runs: Sequence[Run]) -> list[Measure]:
     """The summary's rows, without those that no run can fill."""
     texts: dict[str, Callable[[Run], str]] = {
         "method": lambda run: str(run.config.get("method", MISSING)),
-        "label": lambda run: str(run.facts.get("model", {}).get("label", run.config.get("label", MISSING))),
+        "label": lambda run: ", ".join(_structures(run)) or str(run.config.get("label", MISSING)),
         "network": _network,
         "size bounds": _bounds,
         "volumes, training / validation": _volumes,
         "epochs": _epochs,
         "validation 3D Dice, last epoch": lambda run: _decimal(run.last("val_dice")),
         "validation 3D Dice, best epoch": _best_epoch,
+        **{f"validation 3D Dice of {name}, last epoch": _dice_of(name) for name in _separate(runs)},
         "training 3D Dice, last epoch": lambda run: _decimal(run.last("train_dice")),
         "size ratio, validation": lambda run: _ratio(run, "val"),
         "size ratio, training": lambda run: _ratio(run, "train"),
@@ -83,15 +84,24 @@ def summarise(runs: Sequence[Run]) -> list[Measure]:
 
 
 def list_cases(runs: Sequence[Run]) -> list[CaseTable]:
-    """One table of cases for validation and one for training, over all runs that have a cases.csv."""
+    """A table of cases for validation and one for training, over all runs that have a cases.csv.
+
+    Runs of several structures have such tables for each of these.
+    """
     tables = []
     for split in ("validation", "training"):
-        columns = {
-            run.name: {row["case"]: _case_cell(run, row) for row in run.cases if row.get("split") == split}
-            for run in runs
-        }
-        if any(columns.values()):
-            tables.append(_case_table(f"{split.capitalize()} volumes", "predicted / true size", columns))
+        for ending in ["", *(f"_{name}" for name in _separate(runs))]:
+            columns = {
+                run.name: {
+                    row["case"]: _case_cell(run, row, ending)
+                    for row in run.cases
+                    if row.get("split") == split and ending in _endings(run)
+                }
+                for run in runs
+            }
+            if any(columns.values()):
+                title = f"{split.capitalize()} volumes{ending.replace('_', ', ', 1)}"
+                tables.append(_case_table(title, "predicted / true size", columns))
     return tables
 
 
@@ -140,9 +150,30 @@ def _mean_dice(cells: Sequence[Cell | None]) -> float:
     return float(np.mean(known)) if known else -1.0
 
 
-def _case_cell(run: Run, row: Mapping[str, str]) -> Cell:
+def _structures(run: Run) -> list[str]:
+    """The names of what a run segments; nothing where its facts do not say."""
+    model = run.facts.get("model", {})
+    return list(model.get("labels", [model["label"]] if "label" in model else []))
+
+
+def _endings(run: Run) -> list[str]:
+    """What the columns of a run's structures end in: nothing, where there is one."""
+    names = _structures(run)
+    return [f"_{name}" for name in names] if len(names) > 1 else [""]
+
+
+def _separate(runs: Sequence[Run]) -> list[str]:
+    """The structures that some run has columns of their own for."""
+    return list(dict.fromkeys(ending[1:] for run in runs for ending in _endings(run) if ending))
+
+
+def _dice_of(structure: str) -> Callable[[Run], str]:
+    return lambda run: _decimal(run.last(f"val_dice_{structure}"))
+
+
+def _case_cell(run: Run, row: Mapping[str, str], ending: str) -> Cell:
     path, keys = run.root / "cases.csv", ("dice", "size_vox", "true_vox", "low_vox", "high_vox")
-    dice, size, true, low, high = (number(path, key, row.get(key)) for key in keys)
+    dice, size, true, low, high = (number(path, key + ending, row.get(key + ending)) for key in keys)
     text = f"{size / true:.2f}" if true > 0 else f"{size:.0f} voxels"
     mark = " ▲" if size > high else " ▼" if size < low else ""
     return Cell(dice, text + mark, warn=bool(mark))
