@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from discoseg.config import PRESETS, Config, load_config
     from discoseg.data.layouts import Case, Dataset, find_dataset
     from discoseg.data.volume import Volume, read_volume, write_volume
-    from discoseg.discrete import PottsGrid, select_by_size
+    from discoseg.discrete import PottsGrid, assign_by_size, label_by_expansion, select_by_size
     from discoseg.errors import UserError
     from discoseg.evaluation import evaluate
     from discoseg.export import export_bundle, export_onnx
@@ -43,12 +43,14 @@ _HOMES = {
     "Prediction": "predict",
     "UserError": "errors",
     "Volume": "data.volume",
+    "assign_by_size": "discrete",
     "evaluate": "evaluation",
     "export_bundle": "export",
     "export_onnx": "export",
     "find_dataset": "data.layouts",
     "fit": "workflow",
     "fit_many": "sweep",
+    "label_by_expansion": "discrete",
     "load_config": "config",
     "load_model": "predict",
     "predict_files": "predict",
@@ -69,12 +71,14 @@ __all__ = [
     "Prediction",
     "UserError",
     "Volume",
+    "assign_by_size",
     "evaluate",
     "export_bundle",
     "export_onnx",
     "find_dataset",
     "fit",
     "fit_many",
+    "label_by_expansion",
     "load_config",
     "load_model",
     "predict_files",
