@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +18,20 @@ from discoseg import losses
 from discoseg.admm import Prior, stack_targets
 from discoseg.config import AdmmConfig, Config, Coupling, CrfConfig, GridConfig, Method, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import Dataset
-from discoseg.data.phantom import LABELS, make_phantom
+from discoseg.data.phantom import LABELS, make_phantom, write_phantom_dataset
 from discoseg.data.prepare import Grid, image_to_grid, labels_to_grid
+from discoseg.data.volume import read_volume, write_volume
 from discoseg.discrete import PottsGrid, assign_by_size, label_by_expansion
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, assignment, expansion
+from discoseg.predict import load_model, predict_files
 from discoseg.proposals import CrfProposer, SizeProposer, open_regions
 from discoseg.scores import label_map, score_cases, score_epoch, score_proposals
 from discoseg.slices import stack_slices
 from discoseg.train import train
 from discoseg.weak.bounds import Bounds, SizesMl, bounds_from_eps, check_feasible_together, parse_sizes_ml
 from discoseg.weak.examples import Example, chosen_label, chosen_labels
+from discoseg.workflow import fit, gather_inputs
 
 CPU = torch.device("cpu")
 STRUCTURES = ("RV", "MYO", "LV")
@@ -248,6 +252,49 @@ def test_all_structures_are_learnt(hearts: list[Example], tmp_path: Path) -> Non
     best = max(state.history, key=lambda row: row["val_dice"])
     assert best["val_dice"] > 0.5
     assert min(best[f"val_dice_{name}"] for name in STRUCTURES) > 0.2
+
+
+def test_annotation_may_be_full_partial_or_missing(tmp_path: Path) -> None:
+    """And a structure may be absent from a case."""
+    write_phantom_dataset(tmp_path / "data", cases=5, test_cases=0, seed=3, in_plane=(48, 48))
+    labels = tmp_path / "data" / "labelsTr"
+    scribbled, without, unlabelled = (labels / f"phantom_00{number}.nii.gz" for number in (2, 3, 4))
+    partly, lacking = read_volume(scribbled), read_volume(without)
+    partly.array[:, ::2] = 4  # the highest label plus one: not annotated
+    lacking.array[lacking.array == LABELS["RV"]] = 0
+    for path, volume in ((scribbled, partly), (without, lacking)):
+        path.unlink()
+        write_volume(path, volume)
+    unlabelled.unlink()
+    (tmp_path / "split.json").write_text('{"val": ["phantom_005"]}')
+    config = replace(SMALL, label="all", size_ml="LV=5:300,MYO=10:,RV=:500", epochs=1)
+    sources: dict[str, Any] = {"seeds": None, "split": tmp_path / "split.json", "validation_fraction": 0.2}
+    inputs = gather_inputs(tmp_path / "data", config, **sources)
+    full, some, none_of_rv, bounded = inputs.training
+    assert (full.seeds >= 0).all()
+    assert 0.2 < (some.seeds < 0).mean() < 0.8
+    assert set(np.unique(none_of_rv.seeds)) == {0, 2, 3}
+    assert (bounded.seeds == -1).all()
+    assert bounded.bounds is not None
+    assert bounded.bounds[0].low_vox == 0 < bounded.bounds[1].low_vox
+    fit(tmp_path / "data", tmp_path / "run", config, device="cpu", **sources)
+    model = load_model(tmp_path / "run", device="cpu")
+    assert model.labels == {"RV": 1, "MYO": 2, "LV": 3}
+    image = tmp_path / "data/imagesTr/phantom_005_0000.nii.gz"
+    predict_files(model, [image], tmp_path / "out", probabilities=True, uncertainty=True)
+    names = {path.name.removeprefix("phantom_005_0000").split(".")[0] for path in (tmp_path / "out").iterdir()}
+    assert names == {"", "_probability_RV", "_probability_MYO", "_probability_LV", "_uncertainty", "volumes"}
+    probabilities = [read_volume(tmp_path / f"out/phantom_005_0000_probability_{n}.nii.gz").array for n in STRUCTURES]
+    mask = read_volume(tmp_path / "out/phantom_005_0000.nii.gz").array
+    rest = 1 - np.sum(probabilities, axis=0)
+    assert np.array_equal(mask, np.stack([rest, *probabilities]).argmax(axis=0))
+    rows = (tmp_path / "out/volumes.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows] == ["label", *STRUCTURES]
+    with pytest.raises(UserError, match="no annotation"):
+        gather_inputs(tmp_path / "data", replace(config, method="partial"), **sources)
+    calibrated = replace(config, crf=replace(config.crf, calibrate=True))
+    with pytest.raises(UserError, match=r"--crf\.calibrate is for one structure"):
+        gather_inputs(tmp_path / "data", calibrated, **sources)
 
 
 def test_labels_are_chosen_by_name_value_or_all(tmp_path: Path) -> None:

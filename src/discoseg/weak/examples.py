@@ -53,6 +53,8 @@ def training_examples(
     Seeds come from the folder ``weak``, else from the dataset's own label maps. A case without either trains by its
     size bounds alone.
     """
+    if config.calibrates and len(structures) > 1:
+        raise UserError(f"--crf.calibrate is for one structure, not for {', '.join(structures)}; leave it out")
     maps = {} if weak is None else find_weak_maps(weak, dataset)
     sizes = SizesMl.read(config.size_ml, config.size_csv, list(structures)) if config.needs_bounds else None
     examples = []
