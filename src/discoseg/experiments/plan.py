@@ -11,7 +11,9 @@ from discoseg.config import PRESETS, Config, CrfConfig, Method, flatten, from_di
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 
-What = Literal["table1", "table2", "curves", "sizes", "evolution", "comparison", "ours", "ablations", "search"]
+What = Literal[
+    "table1", "table2", "curves", "sizes", "evolution", "comparison", "ours", "scribbles", "ablations", "search"
+]
 
 _COMPARED: tuple[Method, ...] = ("crf+size", "size", "crf", "penalty")
 _HEADLINE = {("full", None), ("crf", None), *((m, eps) for m in ("crf+size", "size", "penalty") for eps in (0.0, 0.1))}
@@ -55,7 +57,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 class Task:
     """A structure to segment: the folder of its dataset, and the configuration that its trainings vary.
 
-    ``mu`` is μ̂ = μ̃ of each method where the table does not vary it and it is not the configuration's.
+    ``mu`` is μ̂ = μ̃ of each method where the table does not vary it and it is not the configuration's. ``seeds`` is the
+    folder of its annotations beside the dataset, where they are not made from clicks.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Task:
     dataset: str
     config: Config
     mu: dict[Method, float]
+    seeds: str | None = None
 
 
 _PAPER_MU: dict[Method, float] = {"crf": 1.0, "size": 1.0, "crf+size": 10.0}  # the best of the paper's second table
@@ -83,6 +87,20 @@ OURS = (
     Task("ours-prostate", "PROMISE12, default preset", "promise12", replace(PRESETS["default"], label="prostate"), {}),
 )
 """The same structures with the settings that we recommend."""
+
+SCRIBBLES = (
+    Task(
+        "scribbles",
+        "ACDC, expert scribbles",
+        "acdc",
+        replace(PRESETS["default"], label="RV,MYO,LV"),
+        {},
+        seeds="acdc_scribbles",
+    ),
+)
+"""Three structures at once, from an expert's scribbles."""
+
+ALL_TASKS = (*TASKS, *OURS, *SCRIBBLES)
 
 
 @dataclass(frozen=True)
@@ -138,7 +156,7 @@ class Cell:
         parts += [self.variant] if self.variant else []
         return "-".join([*parts, f"seed{self.seed}"])
 
-    def config(self, tasks: Sequence[Task] = (*TASKS, *OURS), length: Length | None = None) -> Config:
+    def config(self, tasks: Sequence[Task] = ALL_TASKS, length: Length | None = None) -> Config:
         """Return the training's configuration, of another ``length`` than its task's if one is given."""
         task = next(task for task in tasks if task.name == self.task)
         config = task.config
@@ -150,9 +168,7 @@ class Cell:
         return replace(config, method=self.method, size_eps=self.eps, seed=self.seed)
 
 
-def plan(
-    what: What, *, seeds: int = 1, variants: Sequence[str] = (), tasks: Sequence[Task] = (*TASKS, *OURS)
-) -> list[Cell]:
+def plan(what: What, *, seeds: int = 1, variants: Sequence[str] = (), tasks: Sequence[Task] = ALL_TASKS) -> list[Cell]:
     """Return the trainings that ``what`` needs, with the random seeds 0 to ``seeds`` − 1, the most telling first.
 
     Ablations and the search have those ``variants``, or else each single one, where they change a task's settings.
@@ -193,7 +209,8 @@ def _vary(config: Config, variant: str) -> Config:
 
 def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
     name = task.name
-    if (task in OURS) != (what == "ours") and what not in ("ablations", "search"):
+    own = "ours" if task in OURS else "scribbles" if task in SCRIBBLES else None
+    if what not in ("ablations", "search") and own != (what if what in ("ours", "scribbles") else None):
         return []
     match what:
         case "table1":
@@ -210,7 +227,7 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             return [Cell(name, method, _eps(method, 0.1)) for method in _COMPARED]
         case "evolution":
             return [Cell(name, "crf+size", 0.0)]
-        case "ours":
+        case "ours" | "scribbles":
             methods: tuple[Method, ...] = ("full", "partial", *_COMPARED)
             return [Cell(name, method, _eps(method, 0.1)) for method in methods]
         case "ablations" | "search":
@@ -218,6 +235,8 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             plain = Cell(name, "crf+size", 0.1, tuning=tuning)
             varied = [replace(plain, variant=variant) for variant in variants]
             changed = [cell for cell in varied if cell.config([task]) != plain.config([task])]
+            if "," in (task.config.label or ""):  # several structures have no calibrated cuts
+                changed = [cell for cell in changed if not cell.config([task]).calibrates]
             return [Cell(name, "full", tuning=tuning), plain, *changed]
 
 

@@ -21,7 +21,7 @@ from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.experiments import tables
 from discoseg.experiments.pictures import Shown, compare_methods
-from discoseg.experiments.plan import OURS, TASKS, Cell, Length, Task, What, is_variant, plan
+from discoseg.experiments.plan import ALL_TASKS, Cell, Length, Task, What, is_variant, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
 from discoseg.experiments.results import (
     Result,
@@ -60,7 +60,7 @@ def reproduce(
     epochs: int | None = None,
     until: int | None = None,
     device: str = "auto",
-    tasks: Sequence[Task] = (*TASKS, *OURS),
+    tasks: Sequence[Task] = ALL_TASKS,
     progress: RunProgress = lambda run, done, message: None,
     finished: Callable[[Result], None] = lambda result: None,
 ) -> Reproduction:
@@ -199,7 +199,12 @@ def _train(
     if cells[0].tuning:
         split = _tuning_split(task, dataset, split, out)
         folder = out / "seeds" / f"search-{task.name}"
-    _require_seeds(task, dataset, split, folder)
+    if task.seeds is None:
+        _require_seeds(task, dataset, split, folder)
+    else:
+        folder = data / task.seeds
+        if not folder.is_dir():
+            raise UserError(f"{folder} does not exist: it must hold the annotations of {dataset}")
     runs = {out / "runs" / cell.name: cell.config(tasks, length) for cell in cells}
     fit_many(dataset, runs, seeds=folder, split=split, device=device, at_once=jobs, resume=True, progress=progress)
 
@@ -247,8 +252,8 @@ def _write(
     """Write a table as Markdown and CSV, or a figure, from the results and run folders that are there."""
     shown = [results[cell.name] for cell in cells if cell.name in results]
     match what:
-        case "table1" | "table2" | "ours" | "ablations" | "search":
-            by: tables.By = "eps" if what in ("table1", "ours") else "mu" if what == "table2" else "variant"
+        case "table1" | "table2" | "ours" | "scribbles" | "ablations" | "search":
+            by: tables.By = "variant" if what in ("ablations", "search") else "mu" if what == "table2" else "eps"
             rows = tables.collect_rows(cells, results, tasks, by=by)
             parts = [tables.write_markdown(rows, by=by)]
             parts += [tables.write_bounds(rows)] if by == "eps" else []
