@@ -99,6 +99,26 @@ def test_resumed_run_ends_in_the_bytes_of_an_uninterrupted_one(
     assert [name for name in whole if whole[name] != parts[name]] == []
 
 
+def test_a_warm_up_hears_of_seeds_alone(examples: list[Example], tmp_path: Path) -> None:
+    """And then goes on with proposals of what it has learnt, also when it is resumed."""
+    config = replace(SMALL, epochs=4, admm=replace(SMALL.admm, warm_up=2))
+    _run(examples, config, tmp_path / "run")
+    _run(examples, replace(SMALL, method="partial", epochs=4), tmp_path / "partial")
+    rows, alone = (list(csv.DictReader((tmp_path / name / "metrics.csv").open())) for name in ("run", "partial"))
+    assert [row["loss_seeds"] for row in rows[:2]] == [row["loss_seeds"] for row in alone[:2]]
+    assert [float(row["loss_size"]) > 0 for row in rows] == [False, False, True, True]
+    assert [row["mu_crf"] != "" for row in rows] == [False, True, True, True]  # proposals for the third epoch
+
+    def interrupt(done: float, message: str) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(examples[:3], examples[3:], config, tmp_path / "parts", model=MODEL, device="cpu", progress=interrupt)
+    _run(examples, config, tmp_path / "parts", resume=True)
+    assert _files(tmp_path / "parts") == _files(tmp_path / "run")
+
+
 def test_an_interruption_after_an_epoch_loses_nothing(examples: list[Example], tmp_path: Path) -> None:
     """However long ago the last checkpoint was written, and however long it took."""
 

@@ -128,7 +128,7 @@ def adapt_mu(prior: Prior, residuals: Residuals, admm: AdmmConfig, epoch: int) -
     if admm.schedule == "ramp":
         prior.mu = scheduled_mu(admm, prior.name, epoch + 1)
     elif admm.schedule == "balance" and residuals.dual > 0:  # proposals that stand still are no reason to push
-        start = scheduled_mu(admm, prior.name, 0)
+        start = scheduled_mu(admm, prior.name, admm.warm_up)
         factor = (
             2.0 if residuals.primal > 10 * residuals.dual else 0.5 if residuals.dual > 10 * residuals.primal else 1.0
         )
@@ -138,6 +138,8 @@ def adapt_mu(prior: Prior, residuals: Residuals, admm: AdmmConfig, epoch: int) -
 
 
 def scheduled_mu(admm: AdmmConfig, name: PriorName, epoch: int) -> float:
-    """Return μ at the start of an epoch (from 0), as far as the schedule fixes it in advance."""
-    mu = admm.mu_crf if name == "crf" else admm.mu_size
-    return mu * min(1.0, (epoch + 1) / admm.ramp_epochs) if admm.schedule == "ramp" else mu
+    """Return μ at the start of an epoch (from 0), as far as the schedule fixes it in advance; 0 in the warm-up."""
+    mu, done = admm.mu_crf if name == "crf" else admm.mu_size, epoch - admm.warm_up
+    if done < 0:
+        return 0.0
+    return mu * min(1.0, (done + 1) / admm.ramp_epochs) if admm.schedule == "ramp" else mu

@@ -156,6 +156,8 @@ class AdmmConfig:
     """μ over time: constant, a linear ramp, or residual balancing (Boyd et al. 2011, §3.4.1) within 1/16 to 16 μ."""
     ramp_epochs: int = 20
     """Epochs that the ramp takes to reach μ."""
+    warm_up: int = 0
+    """Epochs on annotated voxels alone before the first proposals, for annotations that leave most of a volume open."""
 
     def __post_init__(self) -> None:
         _require(0 < self.mu_crf < math.inf, f"--admm.mu-crf {self.mu_crf} must be positive")
@@ -163,6 +165,7 @@ class AdmmConfig:
         _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
         _require(0 <= self.margin < 1, f"--admm.margin {self.margin} must be in [0, 1)")
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
+        _require(self.warm_up >= 0, f"--admm.warm-up {self.warm_up} must be 0 or more")
 
 
 @dataclass(frozen=True)

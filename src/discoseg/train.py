@@ -150,29 +150,35 @@ def _run_epoch(
 ) -> dict[str, float]:
     """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
     learn, predict, validate, proposers, _ = work
+    proposing = state.epoch + 1 >= config.admm.warm_up  # what the next epoch is drawn to
     settled = None
     if material.device.type == "cuda":
         settled = torch.cuda.Event()
         settled.record()  # what the last epoch left is in place; the steps come after it
 
     def foresee() -> None:
-        for prior in state.priors:
+        for prior in state.priors if proposing else ():
             proposers[prior.name].foresee(predict.probability, prior, settled)
 
     with clock("network"):
         row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)), foresee)
     with clock("predict"):
+        for prior in state.priors:
+            if proposing and prior.mu == 0:  # the warm-up is over
+                prior.mu = admm.scheduled_mu(config.admm, prior.name, state.epoch + 1)
         done = 0
         for new in predict.run():
             done += len(new)
-            for prior in state.priors:
+            for prior in state.priors if proposing else ():
                 proposers[prior.name].start(predict.probability, prior, done)
-    row |= _update_prior(state, "size", work, material, config, clock)
+    if proposing:
+        row |= _update_prior(state, "size", work, material, config, clock)
     with clock("score"):  # while cores still cut
         row |= score_epoch(predict.probability, material.slices, material.training, prefix="train")
         if validate is not None and material.held_out is not None:
             row |= score_epoch(validate.all(), material.held_out, material.validation, prefix="val")
-    row |= _update_prior(state, "crf", work, material, config, clock)
+    if proposing:
+        row |= _update_prior(state, "crf", work, material, config, clock)
     with clock("score"):
         row |= score_proposals(state.priors, material.slices, material.training)
     return row

@@ -48,6 +48,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "turn": {"augment": {"rotate_deg": 180.0, "flip": True}},
     "free-seeds": {"admm": {"honour_seeds": False}},
     "ramp": {"admm": {"schedule": "ramp"}},
+    "warm0": {"admm": {"warm_up": 0}},
+    "warm10": {"admm": {"warm_up": 10}},
     "balance": {"admm": {"schedule": "balance"}},
 }
 """Settings that differ from a task's own in one point, by name; ``a+b`` stands for both."""
@@ -93,7 +95,7 @@ SCRIBBLES = (
         "scribbles",
         "ACDC, expert scribbles",
         "acdc",
-        replace(PRESETS["default"], label="RV,MYO,LV"),
+        replace(PRESETS["default"], label="RV,MYO,LV", admm=replace(PRESETS["default"].admm, warm_up=10)),
         {},
         seeds="acdc_scribbles",
     ),
