@@ -4,10 +4,16 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from discoseg.data.layouts import Case
+from discoseg.config import AdmmConfig, Config
+from discoseg.data.layouts import Case, Dataset
+from discoseg.data.prepare import Grid, prepare_case
+from discoseg.data.volume import Volume, write_volume
 from discoseg.errors import UserError
+from discoseg.weak.bounds import Bounds
+from discoseg.weak.examples import training_examples
 from discoseg.weak.organs import ORGAN_SIZES, find_organ_size
 from discoseg.weak.sizes import Size, SizesMl, parse_size, parse_sizes
 
@@ -33,6 +39,44 @@ def test_voxels_are_those_of_the_file() -> None:
     assert parse_size("10:vox", "LV").in_ml(0.5) == (5, math.inf)
     sizes = SizesMl.read("1000:3000vox", None, ["LV"])
     assert sizes.of("a", "LV", file_voxel_ml=0.01) == (10, 30)
+
+
+def _example_bounds(tmp_path: Path, config: Config, shape: tuple[int, int]) -> tuple[Bounds, ...] | None:
+    """Train a file of 4×20×20 voxels of 0.01 ml with a few seeds on a grid; return its bounds there."""
+    affine, spacing_mm = np.diag([-1.0, -1.0, 10.0, 1.0]), (10.0, 1.0, 1.0)
+    label = np.full((4, 20, 20), 3, np.uint8)
+    label[:2, 8:12, 8:12], label[2:, 8:12, 8:12] = 1, 2
+    image = np.random.default_rng(0).random(label.shape).astype(np.float32)
+    write_volume(tmp_path / "image.nii", Volume(image, affine, spacing_mm))
+    write_volume(tmp_path / "label.nii", Volume(label, affine, spacing_mm))
+    case = Case("a", (tmp_path / "image.nii",), tmp_path / "label.nii", patient="a")
+    dataset = Dataset(tmp_path, "folder", (case,), {"background": 0, "LV": 1, "RV": 2}, ignore=3)
+    grid = Grid(shape, orientation="LPS")
+    names = {"LV": 1} if config.label == "LV" else {"LV": 1, "RV": 2}
+    prepared = prepare_case(case, grid, tmp_path / "cache")
+    (example,) = training_examples([prepared], dataset, config, structures=names, grid=grid, weak=None)
+    return example.bounds
+
+
+@pytest.mark.parametrize(("shape", "factor"), [((20, 20), 1), ((40, 40), 4), ((20, 40), 2)])
+def test_bounds_in_voxels_do_not_depend_on_the_grid(tmp_path: Path, shape: tuple[int, int], factor: int) -> None:
+    config = Config(method="size", label="LV", size_ml="100:300vox")
+    assert _example_bounds(tmp_path, config, shape) == (Bounds(100 * factor, 300 * factor),)
+    table = tmp_path / "sizes.csv"
+    table.write_text("case,label,low_vox,high_vox\na,RV,100,300\na,LV,50,\n")
+    both = Config(method="size", label="LV,RV", size_csv=table)
+    assert _example_bounds(tmp_path, both, shape) == (
+        Bounds(50 * factor, 1600 * factor),
+        Bounds(100 * factor, 300 * factor),
+    )
+
+
+def test_training_names_a_group_that_no_case_has_and_bounds_that_cannot_be_soft(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--size-ml LV@ED=1:2: no case is of the group 'ED'"):
+        _example_bounds(tmp_path, Config(label="LV", size_ml="LV@ED=1:2"), (20, 20))
+    soft = AdmmConfig(soft_bounds=0.1)
+    with pytest.raises(UserError, match="soft-bounds works for one structure, not for LV, RV: leave it out"):
+        _example_bounds(tmp_path, Config(size_ml="LV=1:2", admm=soft), (20, 20))
 
 
 @pytest.mark.parametrize("text", ["", ":", "60", "60-180", "a:b", "nan:3", "1:2:3", "1:2cm", ":vox"])

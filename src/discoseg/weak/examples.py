@@ -47,6 +47,8 @@ def training_examples(
     Seeds come from the folder ``weak``, else from the dataset's own label maps. A case without either trains by its
     size bounds alone.
     """
+    if config.admm.soft_bounds is not None and len(structures) > 1:
+        raise UserError(f"--admm.soft-bounds works for one structure, not for {', '.join(structures)}: leave it out")
     maps = {} if weak is None else find_weak_maps(weak, dataset)
     sizes = None
     if config.needs_bounds:
