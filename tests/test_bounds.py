@@ -1,6 +1,5 @@
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from discoseg.weak.bounds import (
     bounds_from_eps,
     bounds_from_ml,
     check_feasible,
-    parse_size_ml,
-    read_bounds_csv,
 )
 
 
@@ -69,26 +66,6 @@ def test_eps_must_be_a_number_from_zero(eps: float) -> None:
         bounds_from_eps(100, eps)
 
 
-@pytest.mark.parametrize(
-    ("text", "interval"),
-    [("60:180", (60, 180)), ("60:", (60, math.inf)), (":180", (0, 180)), ("1.5:1.5", (1.5, 1.5))],
-)
-def test_parse_size_ml(text: str, interval: tuple[float, float]) -> None:
-    assert parse_size_ml(text) == interval
-
-
-@pytest.mark.parametrize("text", ["", ":", "60", "60-180", "a:b", "nan:3", "1:2:3"])
-def test_parse_size_ml_shows_the_form(text: str) -> None:
-    with pytest.raises(UserError, match="60:180"):
-        parse_size_ml(text)
-
-
-@pytest.mark.parametrize("text", ["180:60", "-1:5", ":0", "inf:", ":-3"])
-def test_parse_size_ml_refuses_impossible_intervals(text: str) -> None:
-    with pytest.raises(UserError, match=f"{text}'"):
-        parse_size_ml(text)
-
-
 @given(low=st.integers(0, 5000), more=st.integers(0, 5000), voxel=st.integers(1, 300))
 def test_whole_voxels_in_ml_come_back(low: int, more: int, voxel: int) -> None:
     voxel_ml = voxel / 1000
@@ -115,43 +92,6 @@ def test_open_and_excessive_tops_end_at_the_volume() -> None:
 def test_interval_without_a_whole_voxel_is_the_nearest_one() -> None:
     assert bounds_from_ml((1.02, 1.06), voxel_ml=0.1, voxels=500) == Bounds(10, 10)
     assert bounds_from_ml((0.001, 0.002), voxel_ml=0.1, voxels=500) == Bounds(1, 1)
-
-
-def test_read_bounds_csv_both_forms(tmp_path: Path) -> None:
-    path = tmp_path / "bounds.csv"
-    path.write_text("\ufeffcase, low_ml, high_ml\n\na,60,180\nb,,90\nc,50,\n", encoding="utf-8")
-    assert read_bounds_csv(path) == {"a": (60, 180), "b": (0, 90), "c": (50, math.inf)}
-    path.write_text("eps,case,size_ml\n0.1,a,100\n0,b,70\n")
-    assert read_bounds_csv(path) == {"a": (90, 110), "b": (70, 70)}
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "line 1: the columns must be case,low_ml,high_ml or case,size_ml,eps"),
-        ("case,low_vox,high_vox\na,1,2\n", "line 1: the columns"),
-        ("case,low_ml,high_ml\n", "no bounds"),
-        ("case,low_ml,high_ml\na,1,2\nb,one,2\n", "line 3: low_ml must be a number, not 'one'"),
-        ("case,low_ml,high_ml\na,1,nan\n", "line 2: high_ml"),
-        ("case,low_ml,high_ml\na,1,2\na,1,2\n", "line 3: case a stands in line 2"),
-        ("case,low_ml,high_ml\na,1\n", "line 2: 2 cells"),
-        ("case,low_ml,high_ml\n,1,2\n", "line 2: the case has no name"),
-        ("case,low_ml,high_ml\na,9,2\n", "line 2: the lower size bound, 9 ml, exceeds"),
-        ("case,size_ml,eps\na,9,-1\n", "line 2: eps must be 0 or more"),
-        ("case,size_ml,eps\na,,0.1\n", "line 2: size_ml"),
-    ],
-)
-def test_read_bounds_csv_names_the_line(tmp_path: Path, text: str, complaint: str) -> None:
-    path = tmp_path / "bounds.csv"
-    path.write_text(text)
-    with pytest.raises(UserError, match=complaint) as caught:
-        read_bounds_csv(path)
-    assert str(path) in str(caught.value)
-
-
-def test_read_bounds_csv_names_an_unreadable_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.csv"):
-        read_bounds_csv(tmp_path / "none.csv")
 
 
 SEEDS = np.array([[[1, 1, 1, -1, -1, 0, 0, 0]]], np.int8)

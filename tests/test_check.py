@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
-from discoseg.data.check import Check, check_dataset
+from discoseg.data.check import Check, SizeOf, check_dataset
 from discoseg.data.check_table import print_check
 from discoseg.data.layouts import Case, Dataset, find_dataset
 from discoseg.data.volume import Volume, read_volume, write_volume
@@ -22,6 +22,7 @@ needs_data = pytest.mark.skipif("DISCOSEG_DATA" not in os.environ, reason="DISCO
 SHAPE = (4, 6, 8)
 AFFINE = np.diag([-1.5, -1.5, 5.0, 1.0])
 SPACING_MM = (5.0, 1.5, 1.5)
+VOXEL_ML = 5.0 * 1.5 * 1.5 / 1000
 NAMES = ("a", "b", "c")
 
 
@@ -71,6 +72,11 @@ def weak(tmp_path: Path) -> Path:
     return tmp_path / "weak"
 
 
+def sizes_of(bounds: dict[str, tuple[float, float]], structure: str = "LV") -> SizeOf:
+    """Sizes of one structure by case."""
+    return lambda case, name, voxel_ml: bounds.get(case.name) if name == structure else None
+
+
 def printed(check: Check, *, per_case: bool = False) -> str:
     console = Console(file=io.StringIO(), width=120)
     print_check(check, per_case=per_case, console=console)
@@ -89,7 +95,7 @@ def test_a_healthy_dataset(root: Path) -> None:
     assert row.dtype == "float32"
     assert row.intensity == (make_image(0).min(), make_image(0).max())
     assert row.label_vox == {0: 132, 1: 48, 2: 12}
-    assert row.seed_vox is None
+    assert row.weak_vox is None
 
 
 @pytest.mark.parametrize(("label", "fg", "bg"), [("LV", 4, 10), ("RV", 2, 12), (None, 6, 8)])
@@ -98,8 +104,8 @@ def test_seeds_are_counted_for_the_label(root: Path, weak: Path, label: str | No
     assert check.problems == []
     all_fg = {"LV": 48, "RV": 12, None: 60}[label]
     row = check.rows[1]
-    assert row.seed_vox == (fg, bg)
-    assert row.seed_percent == pytest.approx((100 * fg / all_fg, 100 * bg / (192 - all_fg)))
+    assert row.seed_vox(check.foreground) == (fg, bg)
+    assert row.seed_percent(check.foreground) == pytest.approx((100 * fg / all_fg, 100 * bg / (192 - all_fg)))
 
 
 def test_the_datasets_own_labels_count_as_weak_where_they_carry_ignore(root: Path) -> None:
@@ -108,8 +114,8 @@ def test_the_datasets_own_labels_count_as_weak_where_they_carry_ignore(root: Pat
     write(root / "labelsTr" / "b.nii.gz", label)
     check = check_dataset(find_dataset(root), label="1")
     assert check.problems == []
-    assert [row.seed_vox for row in check.rows[:2]] == [None, (24, 72)]
-    assert check.rows[1].seed_percent is None
+    assert [row.seed_vox({1}) for row in check.rows[:2]] == [None, (24, 72)]
+    assert check.rows[1].seed_percent({1}) is None
 
 
 def truncate(root: Path) -> None:
@@ -258,25 +264,119 @@ def test_no_foreground_in_any_label_map(root: Path) -> None:
         ((4.1, 181.9), None),
         ((0, 3.9), "0.045 ml of foreground seeds exceed the upper size bound of 0.043875 ml"),
         ((182.1, 200), "exceeds the 2.048 ml that are not background"),
-        ((80, 40), "0.9 to 0.45 ml exclude each other"),
     ],
 )
 def test_bounds_that_no_proposal_can_meet(
     root: Path, weak: Path, bounds_vox: tuple[float, float], complaint: str | None
 ) -> None:
-    low, high = (vox * 5.0 * 1.5 * 1.5 / 1000 for vox in bounds_vox)
-    problems = check_dataset(find_dataset(root), label="LV", weak=weak, bounds_ml={"b": (low, high)}).problems
+    low, high = (vox * VOXEL_ML for vox in bounds_vox)
+    problems = check_dataset(find_dataset(root), label="LV", weak=weak, sizes=sizes_of({"b": (low, high)})).problems
     assert len(problems) == (complaint is not None)
     assert complaint is None or (problems[0].startswith("b: ") and complaint in problems[0])
 
 
 def test_bounds_that_contradict_the_mask_are_noted(root: Path) -> None:
     bounds = {"a": (0.5, 0.6), "b": (0.5, 0.53)}  # the masks have 0.54 ml
-    check = check_dataset(find_dataset(root), label="LV", bounds_ml=bounds)
+    check = check_dataset(find_dataset(root), label="LV", sizes=sizes_of(bounds))
     assert check.problems == []
     assert [w for w in check.warnings if "b: its mask has 0.54 ml, outside its size bounds" in w]
     assert [w for w in check.warnings if "2 of 4 cases have no size bounds, such as c" in w]
     assert "at least 0.5 ml, at most 0.53–0.6 ml in 2 cases" in printed(check)
+
+
+@pytest.mark.parametrize("label", ["LV,RV", "2,lv", "all"])
+def test_seeds_of_several_structures(root: Path, weak: Path, label: str) -> None:
+    check = check_dataset(find_dataset(root), label=label, weak=weak)
+    assert (check.problems, check.warnings) == ([], [])
+    text = printed(check, per_case=True)
+    assert "4 voxels a case, 0.045 ml, on average 8.3 % of the structure" in text
+    assert "2 voxels a case, 0.0225 ml, on average 16.7 % of the structure" in text
+    assert "8 voxels a case, on average 6.1 % of the background" in text
+    assert text.count("4 (0.045 ml)") == text.count("2 (0.0225 ml)") == 3
+
+
+@pytest.mark.parametrize(
+    ("lv_vox", "rv_vox", "complaint"),
+    [
+        ((0, 4.1), (2, 100), None),
+        ((90, 192), (90, 192), None),
+        ((0, 3.9), (0, 100), "b, LV: 4 seeds, 0.045 ml, exceed the upper size bound of 0.043875 ml"),
+        ((0, 100), (0, 1.9), "b, RV: 2 seeds, 0.0225 ml, exceed the upper size bound of 0.021375 ml"),
+        ((0, 100), (181, 192), "b, RV: the lower size bound of 2.03625 ml exceeds the 2.025 ml that no other seed"),
+        ((93, 192), (93, 192), "b: the lower size bounds want 2.025 ml beyond the seeds, and 2.00"),
+    ],
+)
+def test_bounds_of_several_structures_that_no_proposal_can_meet(
+    root: Path, weak: Path, lv_vox: tuple[float, float], rv_vox: tuple[float, float], complaint: str | None
+) -> None:
+    def sizes(case: Case, structure: str, voxel_ml: float) -> tuple[float, float] | None:
+        low, high = lv_vox if structure == "LV" else rv_vox
+        return (low * voxel_ml, high * voxel_ml) if case.name == "b" else None
+
+    check = check_dataset(find_dataset(root), label="LV,RV", weak=weak, sizes=sizes)
+    assert len(check.problems) == (complaint is not None)
+    assert complaint is None or check.problems[0].startswith(complaint)
+    assert "size bounds of RV" in printed(check)
+
+
+def test_masks_outside_the_bounds_of_several_structures_are_noted(root: Path) -> None:
+    check = check_dataset(find_dataset(root), label="all", sizes=lambda case, name, voxel_ml: (0.2, 1.0))
+    assert check.problems == []
+    assert [w for w in check.warnings if "LV" in w] == []
+    assert "b, RV: its mask has 0.135 ml, outside its size bounds 0.2 to 1 ml" in check.warnings
+
+
+def test_a_structure_that_a_case_lacks_is_noted(root: Path) -> None:
+    write(root / "labelsTr" / "b.nii.gz", np.where(make_label() == 2, 0, make_label()))
+    check = check_dataset(find_dataset(root), label="LV,RV")
+    assert check.problems == []
+    (note,) = check.warnings
+    assert note.startswith("RV is in no annotation of 1 of 3 training cases, such as b: that is allowed")
+    assert check_dataset(find_dataset(root), label="RV").warnings == []
+
+
+def test_a_structure_that_every_case_lacks_is_a_problem(root: Path, weak: Path) -> None:
+    for path in weak.iterdir():
+        array = read_volume(path).array.copy()
+        write(path, np.where(array == 2, 3, array))
+    check = check_dataset(find_dataset(root), label="LV,RV", weak=weak)
+    assert check.problems == [f"{weak}: no foreground seed of RV in any training case"]
+    assert check.warnings == []
+
+
+def test_a_weak_case_without_foreground_beside_complete_masks_is_no_problem(root: Path) -> None:
+    label = np.full(SHAPE, 3, np.uint8)
+    label[0] = 0
+    write(root / "labelsTr" / "b.nii.gz", label)
+    for labels in ("LV", "LV,RV", None):
+        assert check_dataset(find_dataset(root), label=labels).problems == []
+
+
+def test_complete_masks_beside_weak_maps_do_not_train(root: Path, weak: Path) -> None:
+    for name in ("a", "c"):
+        (weak / f"{name}_seeds.nii.gz").unlink()
+    array = read_volume(weak / "b_seeds.nii.gz").array.copy()
+    write(weak / "b_seeds.nii.gz", np.where(array == 1, 3, array))
+    check = check_dataset(find_dataset(root), label="LV", weak=weak)
+    assert check.problems == [f"{weak}: no foreground seed of LV in any training case"]
+
+
+def test_a_case_without_annotation_trains_by_its_bounds(root: Path, weak: Path) -> None:
+    remove_label(root)
+    dataset, sizes = find_dataset(root), sizes_of(dict.fromkeys(NAMES, (0.1, 2.0)))
+    note = "1 of 3 training cases have no annotation, such as b: they train by their size bounds alone"
+    check = check_dataset(dataset, label="LV", sizes=sizes)
+    assert check.problems == []
+    assert note in check.warnings
+    (problem,) = check_dataset(dataset, label="LV").problems
+    assert "no label map of b; annotate it, or give size bounds" in problem
+    (weak / "b_seeds.nii.gz").unlink()
+    check = check_dataset(dataset, label="LV", weak=weak, sizes=sizes)
+    assert check.problems == []
+    assert note in check.warnings
+    assert not [w for w in check.warnings if "can validate but not train" in w]
+    unbounded = check_dataset(dataset, label="LV", weak=weak)
+    assert [w for w in unbounded.warnings if "no weak label map of 1 cases, such as b" in w]
 
 
 def test_an_unknown_label_is_refused(root: Path) -> None:

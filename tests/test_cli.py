@@ -244,6 +244,27 @@ def test_check_says_what_is_there(phantoms: Path, seeds: Path, capsys: pytest.Ca
         assert word in printed
 
 
+def test_check_of_several_structures(
+    phantoms: Path, tmp_path: Path, complaint: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("check", phantoms, "--label", "RV,MYO,LV", "--size-ml", "LV=adult-ed,RV=20:200mm,MYO=9:vox") == 0
+    printed = capsys.readouterr().out
+    assert "note: size of LV: 83 to 218 ml, end-diastolic" in printed
+    assert "Hudsmith et al. 2005" in printed
+    assert "size bounds of MYO" in printed
+    assert run("check", phantoms, "--label", "all", "--size-ml", "LV=9999:,RV=3:") == 2
+    assert "problem: phantom_001, LV: the lower size bound of 9999 ml exceeds" in capsys.readouterr().out
+    assert "--label is needed" in complaint("check", phantoms, "--size-ml", "60:180")
+    assert "--size-ml adult: no size 'adult' of LV is known, only LV adult-ed" in complaint(
+        "check", phantoms, *LV, "--size-ml", "adult"
+    )
+    bounds = tmp_path / "bounds.csv"
+    bounds.write_text("case,label,low_vox,high_vox\nphantom_001,LV,1,x\n")
+    check = ["check", phantoms, "--label", "LV,RV", "--size-csv", bounds]
+    assert f"{bounds} line 2: high_vox must be a number" in complaint(*check)
+    assert "one of --size-ml and --size-csv" in complaint(*check, "--size-ml", "LV=1:2")
+
+
 def test_preset_and_options_make_the_configuration(tmp_path: Path) -> None:
     command = parse(["train", "x", "--out", "y", "--preset", "paper-acdc-rv", "--epochs", "7"])
     assert command.config.epochs == 7  # type: ignore[union-attr]
@@ -269,6 +290,8 @@ def _untouched(*folders: Path) -> Iterator[None]:
         (["train", "x", "--out", "y", "--epochs", "0"], "--epochs 0"),
         (["train", "x", "--out", "y", "--size-eps", "-1"], "--size-eps"),
         (["train", "x", "--out", "y", "--size-eps", "1", "--size-ml", "1:2"], "--size-ml"),
+        (["train", "x", "--out", "y", "--admm.soft-bounds", "0"], "--admm.soft-bounds 0"),
+        (["train", "x", "--out", "y", "--admm.soft-bounds", "1", "--method", "crf"], "--admm.soft-bounds"),
         (["train", "x", "--out", "y", "--preset", "paper-liver"], "--preset paper-liver"),
         (["train", "x", "--out", "y", "--epoch", "3"], "--epoch"),
         (["train", "x"], "--out"),

@@ -88,11 +88,12 @@ def test_selection_equals_the_cpus() -> None:
     bounds = [(int(0.3 * np.prod(s)), int(0.4 * np.prod(s))) for s in shapes]
     utility = torch.from_numpy(np.concatenate([rng.normal(size=s).round(2).astype(np.float32) for s in shapes]))
     known = torch.from_numpy(np.concatenate(seeds))
-    for honoured in (True, False):
+    for honoured, price in ((True, None), (False, None), (True, 0.3), (False, 1.0)):
         chosen = []
         for device in (CUDA, torch.device("cpu")):
             selector = SizeSelector(shapes, bounds, seeds if honoured else [None] * len(seeds), device)
-            chosen.append(selector.select(utility.to(device), known.to(device) if honoured else None).cpu())
+            soft = None if price is None else torch.tensor(price, device=device)
+            chosen.append(selector.select(utility.to(device), known.to(device) if honoured else None, soft).cpu())
         assert torch.equal(chosen[0], chosen[1])
 
 

@@ -293,6 +293,15 @@ def test_unusable_cache_is_named(phantoms: Path, tmp_path: Path) -> None:
         prepare_case(case, grid, tmp_path / "cache")
 
 
+def test_the_files_voxels_are_remembered(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).random((3, 20, 10)).astype(np.float32)
+    write_volume(tmp_path / "a.nii", Volume(array, np.diag([-2.0, -1.5, 5.0, 1.0]), (5.0, 1.5, 2.0)))
+    for _ in range(2):  # prepared, and from the cache
+        item = prepare_case(Case("a", (tmp_path / "a.nii",)), Grid((40, 40), orientation="LPS"), tmp_path / "cache")
+        assert item.file_voxel_ml == pytest.approx(0.015)
+        assert item.voxel_ml == pytest.approx(0.015 * 200 / 1600)
+
+
 def test_prepared_grid_matches_the_files(phantoms: Path) -> None:
     dataset = find_dataset(phantoms)
     (item,) = prepare_cases(dataset.cases[:1], Grid((48, 48), orientation="LPS"))

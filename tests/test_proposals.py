@@ -222,6 +222,24 @@ def test_selections_are_each_volumes_own_optimum(
         assert low <= int(proposal[0, part].sum()) <= high
 
 
+def test_soft_bounds_have_their_price_by_mu(
+    examples: list[Example], slices: Slices, probability: torch.Tensor, prior: Prior, pool: ThreadPoolExecutor
+) -> None:
+    proposer = SizeProposer(examples, AdmmConfig(soft_bounds=0.5), pool, CPU)
+    for mu in (2.0, 0.05):
+        prior.mu = mu
+        proposal = proposer.finish(probability, prior, slices.seeds)
+        outside = 0
+        for example, part in _parts(examples):
+            assert example.bounds is not None
+            low, high = example.bounds[0].low_vox, example.bounds[0].high_vox
+            utility = (probability[0, part] + prior.multiplier[0, part] - 0.5).numpy()
+            expected = select_by_size(utility, low, high, seeds=example.seeds, price=0.5 / mu)
+            assert np.array_equal(proposal[0, part].numpy(), expected)
+            outside += not low <= int(expected.sum()) <= high
+        assert (outside > 0) == (mu == 2.0)
+
+
 def test_a_broken_network_is_said(
     examples: list[Example], slices: Slices, probability: torch.Tensor, prior: Prior, pool: ThreadPoolExecutor
 ) -> None:

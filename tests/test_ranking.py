@@ -62,6 +62,36 @@ def test_equals_a_stable_sort(problem: tuple[NDArray, int, int, NDArray[np.int8]
         np.testing.assert_array_equal(chosen, select_by_size(utility, low, high))
 
 
+@given(problems(), st.sampled_from([0.25, 0.3, 0.5, 1.5, 9.0]), st.integers(0, 8), st.integers(0, 8))
+@settings(max_examples=60, deadline=None)
+def test_outside_its_bounds_a_voxel_has_its_price(
+    problem: tuple[NDArray, int, int, NDArray[np.int8]], price: float, low: int, more: int
+) -> None:
+    utility, _, _, seeds = problem
+    high = low + more  # perhaps what no mask can have
+    chosen = select_by_size(utility, low, high, seeds=seeds, price=price)
+    assert chosen[seeds == 1].all()
+    assert not chosen[seeds == 0].any()
+
+    def worth(y: NDArray) -> float:
+        size = int(y.sum())
+        return float((utility * y).sum()) - price * max(0, low - size, size - high)
+
+    masks = (np.array(bits).reshape(utility.shape) for bits in itertools.product((0, 1), repeat=utility.size))
+    allowed = [y for y in masks if (y[seeds == 1] == 1).all() and (y[seeds == 0] == 0).all()]
+    best = max(worth(y) for y in allowed)
+    assert worth(chosen) == pytest.approx(best)
+    assert chosen.sum() == min(y.sum() for y in allowed if worth(y) == pytest.approx(best))
+
+
+@given(problems())
+@settings(max_examples=60, deadline=None)
+def test_a_high_price_forbids(problem: tuple[NDArray, int, int, NDArray[np.int8]]) -> None:
+    utility, low, high, seeds = problem
+    hard = select_by_size(utility, low, high, seeds=seeds)
+    np.testing.assert_array_equal(select_by_size(utility, low, high, seeds=seeds, price=2.5), hard)
+
+
 def test_earlier_voxel_wins_a_tie() -> None:
     tied = np.ones((2, 3))
     np.testing.assert_array_equal(select_by_size(tied, 0, 4), [[1, 1, 1], [1, 0, 0]])
@@ -90,3 +120,7 @@ def test_bad_input_is_refused() -> None:
         select_by_size(np.array([1.0, np.nan]), 0, 1)
     with pytest.raises(UserError, match="shape"):
         select_by_size(np.ones(3), 0, 1, seeds=np.zeros(4, np.int8))
+    with pytest.raises(UserError, match=r"price .* must be positive, not 0"):
+        select_by_size(np.ones(3), 0, 1, price=0.0)
+    with pytest.raises(UserError, match="the lower, 2 voxels, exceeds the upper, 1"):
+        select_by_size(np.ones(3), 2, 1, price=1.0)

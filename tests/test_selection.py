@@ -30,8 +30,8 @@ def _bounds(rng: np.random.Generator, size: int, seeds: NDArray[np.int8] | None)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1, 50, 2**26]))
-def test_equals_the_selection_of_each_volume(seed: int, honour: bool, voxels_at_once: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1, 50, 2**26]), st.sampled_from([None, 0.3, 1.0]))
+def test_equals_the_selection_of_each_volume(seed: int, honour: bool, voxels_at_once: int, price: float | None) -> None:
     rng = np.random.default_rng(seed)
     shapes = [(int(rng.integers(1, 4)), 4, 5) for _ in range(rng.integers(1, 6))]
     utilities = [_utility(rng, shape) for shape in shapes]
@@ -40,13 +40,15 @@ def test_equals_the_selection_of_each_volume(seed: int, honour: bool, voxels_at_
         seeds[0] = np.zeros(shapes[0], np.int8)  # nothing to choose
     bounds = [_bounds(rng, int(np.prod(s)), f) for s, f in zip(shapes, seeds, strict=True)]
     expected = [
-        select_by_size(u, low, high, seeds=f) for u, (low, high), f in zip(utilities, bounds, seeds, strict=True)
+        select_by_size(u, low, high, seeds=f, price=price)
+        for u, (low, high), f in zip(utilities, bounds, seeds, strict=True)
     ]
     known = torch.from_numpy(np.concatenate([f for f in seeds if f is not None])) if honour else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_VOXELS_AT_ONCE", voxels_at_once)
         selector = SizeSelector(shapes, bounds, seeds, CPU)
-    chosen = selector.select(torch.from_numpy(np.concatenate(utilities)), known)
+    on_device = None if price is None else torch.tensor(price)
+    chosen = selector.select(torch.from_numpy(np.concatenate(utilities)), known, on_device)
     assert np.array_equal(chosen.numpy(), np.concatenate(expected))
 
 

@@ -1,7 +1,6 @@
 """Several structures at once: one is the binary method to the bit, more share a softmax, proposals and bounds."""
 
 import csv
-import math
 import typing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ from discoseg.proposals import CrfProposer, SizeProposer, open_regions
 from discoseg.scores import label_map, score_cases, score_epoch, score_proposals
 from discoseg.slices import stack_slices
 from discoseg.train import train
-from discoseg.weak.bounds import Bounds, SizesMl, bounds_from_eps, check_feasible_together, parse_sizes_ml
+from discoseg.weak.bounds import Bounds, bounds_from_eps, check_feasible_together
 from discoseg.weak.examples import Example, chosen_label, chosen_labels
 from discoseg.workflow import fit, gather_inputs
 
@@ -308,56 +307,6 @@ def test_labels_are_chosen_by_name_value_or_all(tmp_path: Path) -> None:
         chosen_labels(dataset, "LV,3")
     with pytest.raises(UserError, match="one structure at a time"):
         chosen_label(dataset, "LV,RV")
-
-
-def test_sizes_of_several_structures(tmp_path: Path) -> None:
-    path = tmp_path / "sizes.csv"
-    path.write_text("case,label,low_ml,high_ml\na,LV,60,180\na,RV,,200\nb,LV,50,\n")
-    sizes = SizesMl.read(None, path, STRUCTURES)
-    assert sizes.of("a", "LV") == (60, 180)
-    assert sizes.of("a", "RV") == (0, 200)
-    assert sizes.of("b", "RV") == sizes.of("a", "MYO") == (0, math.inf)
-    with pytest.raises(UserError, match="no bounds for case c"):
-        sizes.of("c", "LV")
-    everywhere = SizesMl.read("LV=60:180,RV=:200", None, STRUCTURES)
-    assert everywhere.of("anything", "RV") == (0, 200)
-    assert SizesMl.read("60:180", None, ["LV"]).of("a", "LV", "ED") == (60, 180)
-    grouped = SizesMl.read("@ED=60:180,@ES=20:", None, ["LV"])
-    assert [grouped.of("a", "LV", group) for group in ("ED", "ES", "")] == [(60, 180), (20, math.inf), (0, math.inf)]
-    by_diameter = SizesMl.read("MYO=20:40mm", None, STRUCTURES).of("a", "MYO")
-    assert by_diameter == pytest.approx((4 / 3 * math.pi, 4 / 3 * math.pi * 8))
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("60:180", "say of which structure, such as RV=60:180"),
-        ("LV=60:180,LA=1:2", "LA is not trained; these are: RV, MYO, LV"),
-        ("LV=60:180,LV=1:2", "LV is there twice"),
-        ("LV@ED=60:180,LV@ED=1:2", "LV@ED is there twice"),
-        ("LV=60", "looks like 60:180"),
-    ],
-)
-def test_sizes_that_say_too_little(text: str, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
-        parse_sizes_ml(text, STRUCTURES)
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("case,low_ml,high_ml\na,60,180\n", "line 1: a column label must say which of RV, MYO, LV"),
-        ("case,label,low_ml,high_ml\na,LV,60,180\na,LV,1,2\n", "line 3: case a LV stands in line 2 already"),
-        ("case,label,low_ml,high_ml\na,,60,180\n", "line 2: the label has no name"),
-        ("case,label,low_ml,high_ml\na,LA,60,180\n", "holds no bounds of RV, MYO, LV"),
-        ("case,label,low_ml,high_ml\n", "holds no bounds"),
-    ],
-)
-def test_a_table_of_sizes_names_its_line(text: str, complaint: str, tmp_path: Path) -> None:
-    path = tmp_path / "sizes.csv"
-    path.write_text(text)
-    with pytest.raises(UserError, match=complaint):
-        SizesMl.read(None, path, STRUCTURES)
 
 
 def test_lower_bounds_must_fit_together() -> None:

@@ -7,8 +7,8 @@ After each pass of the network over the training slices, every volume gets a bin
 
 and the multipliers move by u += ρ (s − y), where s is the network's foreground probability. The loss then draws s to
 y − u (:func:`discoseg.losses.augmented_term`). With ``crf.calibrate`` the cut sees s + û with its log odds shifted to
-the known size (:mod:`discoseg.discrete.odds`). Arrays over all training slices are (K, N, H, W); the slices of a volume
-are consecutive.
+the known size (:mod:`discoseg.discrete.odds`); with ``admm.soft_bounds`` τ, ỹ may leave its bounds for τ/μ̃ a voxel.
+Arrays over all training slices are (K, N, H, W); the slices of a volume are consecutive.
 
 With K structures a proposal labels each voxel with one of them or the background, component c of y is 1 where the label
 is c, and with v_c = s_c + u_c, v_0 = 1 − Σ v_c,

@@ -24,13 +24,14 @@ class Check:
     dataset: DatasetArgument
     """Folder of the dataset: ACDC, PROMISE12, nnU-Net, Decathlon, discoseg.json, cases.csv, or plain images."""
     label: str | None = None
-    """The structure that seeds and bounds are about, by name or value."""
+    """The structure that seeds and bounds are about, by name or value; several are joined by commas (RV,MYO,LV), or
+    all."""
     seeds: Path | None = None
     """Folder of weak label maps to check along."""
     size_ml: str | None = None
-    """Size bounds in millilitres for every case, LOW:HIGH; either side may be left empty."""
+    """Size bounds as for training, such as 60:180, 20:40mm, 1000:3000vox, LV@ED=adult-ed,RV=70: (see docs/data.md)."""
     size_csv: Path | None = None
-    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml, or case, size_ml, eps."""
+    """Size bounds per case as for training: a CSV file with the columns case, low_ml, high_ml, or others."""
     cases: bool = False
     """Print every case, not the summary alone."""
 
@@ -40,20 +41,28 @@ class Check:
         from discoseg.data.check_table import print_check
         from discoseg.data.layouts import find_dataset
         from discoseg.progress import progress_bars
-        from discoseg.weak.bounds import parse_size_ml, read_bounds_csv
+        from discoseg.weak.examples import chosen_labels
+        from discoseg.weak.sizes import SizesMl
 
         dataset = find_dataset(self.dataset)
-        bounds = None if self.size_csv is None else read_bounds_csv(self.size_csv)
-        if self.size_ml is not None:
-            bounds = dict.fromkeys((case.name for case in dataset.cases), parse_size_ml(self.size_ml))
+        if self.size_ml is not None and self.size_csv is not None:
+            raise UserError("give one of --size-ml and --size-csv, not both")
+        label, sizes = self.label, None
+        if self.size_ml is not None or self.size_csv is not None:
+            structures = chosen_labels(dataset, label)
+            label = ",".join(map(str, structures.values()))
+            groups = {case.group for case in dataset.cases}
+            sizes = SizesMl.read(self.size_ml, self.size_csv, list(structures), groups=groups)
         with progress_bars() as update:
             check = check_dataset(
                 dataset,
-                label=self.label,
+                label=label,
                 weak=self.seeds,
-                bounds_ml=bounds,
+                sizes=None if sizes is None else sizes.find,
                 progress=lambda done, total: update("reading", done, total, "cases"),
             )
+        if sizes is not None:
+            check.warnings[:0] = sizes.describe_published()
         print_check(check, per_case=self.cases)
         return 2 if check.problems else 0
 

@@ -150,6 +150,9 @@ class AdmmConfig:
     margin: float = 0.0
     """How far inside its bounds a size proposal stays, as a fraction of each bound, because the network follows it only
     roughly: 0.05 makes 95 to 104 voxels of 90 to 110."""
+    soft_bounds: float | None = None
+    """What each voxel outside the size bounds costs a size proposal, instead of being forbidden: its voxels beyond the
+    upper bound must exceed ½ by soft_bounds/μ̃. One structure only; seeds must still fit the bounds."""
     honour_seeds: bool = True
     """Whether proposals obey the annotated voxels exactly."""
     schedule: Literal["constant", "ramp", "balance"] = "constant"
@@ -164,6 +167,10 @@ class AdmmConfig:
         _require(0 < self.mu_size < math.inf, f"--admm.mu-size {self.mu_size} must be positive")
         _require(0 <= self.rho <= 2, f"--admm.rho {self.rho} must be in [0, 2]")
         _require(0 <= self.margin < 1, f"--admm.margin {self.margin} must be in [0, 1)")
+        _require(
+            self.soft_bounds is None or 0 < self.soft_bounds < math.inf,
+            f"--admm.soft-bounds {self.soft_bounds} must be positive; leave it out to forbid sizes outside the bounds",
+        )
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
         _require(self.warm_up >= 0, f"--admm.warm-up {self.warm_up} must be 0 or more")
 
@@ -186,11 +193,11 @@ class Config:
     """Size bounds of ±eps (a fraction, 0.1 is 10 %) around the true size, for experiments with masks."""
     size_ml: str | None = None
     """Size bounds in millilitres for every case, LOW:HIGH; either side may be left empty. LOW:HIGHmm are diameters of
-    a ball of that size. Of several structures, each by its name: LV=60:180,RV=70:200; of a group of cases:
-    LV@ED=60:180."""
+    a ball of that size, LOW:HIGHvox voxels of the image's own file; adult-ed and others are published sizes (see
+    docs/data.md). Of several structures, each by its name: LV=60:180,RV=70:200; of a group of cases: LV@ED=60:180."""
     size_csv: Path | None = None
-    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml, or case, size_ml, eps; of several
-    structures, with the column label too."""
+    """Size bounds per case: a CSV file with the columns case, low_ml, high_ml (or low_vox, high_vox; low_mm, high_mm;
+    size_ml, eps); of several structures, with the column label too."""
     penalty: float = 0.01
     """μ of the size penalty (method penalty only), on violation relative to the upper bound."""
     foreground_weight: float = 1.0
@@ -208,6 +215,10 @@ class Config:
         _require(len(bounds) <= 1, "give one of --size-eps, --size-ml and --size-csv, not several")
         _require(
             self.size_eps is None or 0 <= self.size_eps < math.inf, f"--size-eps {self.size_eps} must be 0 or more"
+        )
+        _require(
+            self.admm.soft_bounds is None or self.uses_size,
+            f"--admm.soft-bounds is about size proposals, which --method {self.method} does not make: leave it out",
         )
         _require(0 <= self.seed < 2**63, f"--seed {self.seed} must be 0 or more")
         _require(0 <= self.penalty < math.inf, f"--penalty {self.penalty} must not be negative")

@@ -267,8 +267,9 @@ class SizeProposer:
     """Selects the best voxels of all volumes within their bounds, for one structure."""
 
     def __init__(self, examples: Sequence[Example], admm: AdmmConfig, pool: Executor, device: torch.device) -> None:
-        """``examples`` have bounds; ``admm`` says whether seeds are honoured, and the margin."""
-        self._pool = pool
+        """``examples`` have bounds; ``admm`` says whether seeds are honoured, the margin, and what leaving it costs."""
+        self._pool, self._soft = pool, admm.soft_bounds
+        self._price = torch.zeros((), device=device)  # where a recorded selection reads it
         honour_seeds = admm.honour_seeds
         within = [e.bounds[0].inside(admm.margin, e.seeds) for e in examples if e.bounds is not None]
         assert len(within) == len(examples)
@@ -294,12 +295,13 @@ class SizeProposer:
         if self._selector is not None:
             return self._select_on_device(self._selector, probability, prior, seeds)
         utility = probability[0] + prior.multiplier[0] - 0.5
+        price = None if self._soft is None else self._soft / prior.mu
         volumes = np.split(utility.numpy(), np.cumsum(self._depths)[:-1])
 
         def select(
             values: NDArray[np.float32], bounds: tuple[int, int], fixed: NDArray[np.int8] | None
         ) -> NDArray[np.bool_]:
-            return select_by_size(values, *bounds, seeds=fixed)
+            return select_by_size(values, *bounds, seeds=fixed, price=price)
 
         chosen = np.concatenate(list(self._pool.map(select, volumes, self._bounds, self._seeds)))
         return torch.from_numpy(chosen)[None]
@@ -312,9 +314,12 @@ class SizeProposer:
             self._proposal = torch.empty_like(probability, dtype=torch.bool)
 
             def select() -> None:  # the tensors are the training's own and stay where they are
-                self._proposal[0] = selector.select(probability[0] + prior.multiplier[0] - 0.5, seeds)
+                utility = probability[0] + prior.multiplier[0] - 0.5
+                self._proposal[0] = selector.select(utility, seeds, None if self._soft is None else self._price)
 
             self._recorded = Replay(select, probability.device)
+        if self._soft is not None:
+            self._price.fill_(self._soft / prior.mu)
         self._recorded()
         selector.require_finite()
         return self._proposal

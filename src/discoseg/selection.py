@@ -60,12 +60,14 @@ class SizeSelector:
                 self._parts.append(part)
                 start, first, voxels = part.slices.stop, index + 1, 0
 
-    def select(self, utility: Tensor, seeds: Tensor | None) -> Tensor:
+    def select(self, utility: Tensor, seeds: Tensor | None, price: Tensor | None = None) -> Tensor:
         """Return the best voxels of every volume, as many as its bounds allow: bool, (N, H, W).
 
         ``utility`` (N, H, W) float32; ``seeds`` (N, H, W) int8, those given at the start on the device, or None.
 
             max_y Σ a_p y_p   such that   low ≤ Σ y_p ≤ high        in each volume
+
+        ``price`` (), if given, is what each voxel outside the bounds costs; they are then no constraint.
 
         It does not wait for the device; what NaN would make of it is for `require_finite` to tell.
         """
@@ -76,7 +78,7 @@ class SizeSelector:
             if part.free is not None:
                 values = values[part.free]
             self._finite &= values.isfinite().all()
-            best = _select(values, part)
+            best = _select(values, part, price)
             target = chosen[part.slices].view(-1)
             if part.free is None:
                 target.copy_(best)
@@ -121,12 +123,16 @@ def _gather_volumes(
     )
 
 
-def _select(utility: Tensor, part: Volumes) -> Tensor:
+def _select(utility: Tensor, part: Volumes, price: Tensor | None) -> Tensor:
     """Return which of the free voxels (M,) are chosen, bool."""
     if not utility.numel():
         return torch.zeros_like(utility, dtype=torch.bool)
     positive = _count(utility > 0, part.ends)
-    wanted = torch.minimum(torch.maximum(part.low, positive), part.high).clamp(min=0)  # (V,)
+    low, high = part.low, part.high
+    if price is not None:
+        low = torch.minimum(low, _count(utility > -price, part.ends))
+        high = torch.maximum(high, _count(utility > price, part.ends))
+    wanted = torch.minimum(torch.maximum(low, positive), high).clamp(min=0)  # (V,)
     key = _ordered_integers(utility)
     threshold, of_equal = _find_thresholds(key, part.owner, wanted)
     threshold, of_equal = threshold[part.owner], of_equal[part.owner]

@@ -1,7 +1,7 @@
 """A check's findings for the terminal: what is there at a glance, then every problem on a line of its own."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -61,22 +61,28 @@ def _overview(check: Check) -> "Table":
         table.add_row("channels", str(channels))
     lows, highs = zip(*(row.intensity for row in rows), strict=True)
     table.add_row("intensity by case", f"lowest {_span(lows)}, highest {_span(highs)}")
-    seeded = [row for row in rows if row.seed_vox]
-    for side, title in enumerate((f"seeds of {check.label or 'any structure'}", "background seeds")):
-        if seeded:
-            table.add_row(title, _seed_summary(seeded, side))
-    bounds = [check.bounds_ml[row.case.name] for row in rows if row.case.name in check.bounds_ml]
-    if bounds:
-        lows, highs = zip(*bounds, strict=True)
-        text = f"at least {_span(lows)} ml, at most {_span(highs)} ml in {len(bounds)} cases"
-        table.add_row(f"size bounds of {check.label or 'any structure'}", text)
+    seeded = [row for row in rows if row.weak_vox is not None]
+    if seeded:
+        several = len(check.structures) > 1
+        for name, values in check.structures.items():
+            table.add_row(f"seeds of {name}", _seed_summary(seeded, values, 0, in_ml=several))
+        table.add_row("background seeds", _seed_summary(seeded, check.foreground, 1))
+    for name in check.structures:
+        bounds = [interval for (_, structure), interval in check.bounds_ml.items() if structure == name]
+        if bounds:
+            lows, highs = zip(*bounds, strict=True)
+            text = f"at least {_span(lows)} ml, at most {_span(highs)} ml in {len(bounds)} cases"
+            table.add_row(f"size bounds of {name}", text)
     return table
 
 
-def _seed_summary(seeded: Sequence[Row], side: int) -> str:
-    counts = [row.seed_vox[side] for row in seeded if row.seed_vox]
+def _seed_summary(seeded: Sequence[Row], values: Collection[int], side: int, *, in_ml: bool = False) -> str:
+    """Sum up the seeds of the label values (side 0), or of all others (side 1)."""
+    counts = [seeds[side] for row in seeded if (seeds := row.seed_vox(values))]
     text = f"{_span(counts)} voxels a case"
-    percent = [row.seed_percent[side] for row in seeded if row.seed_percent]
+    if in_ml:
+        text += f", {_span([n * row.voxel_ml for n, row in zip(counts, seeded, strict=True)])} ml"
+    percent = [shares[side] for row in seeded if (shares := row.seed_percent(values))]
     if percent:
         text += f", on average {fmean(percent):.1f} % of the {('structure', 'background')[side]}"
     without = counts.count(0)
@@ -109,15 +115,27 @@ def _case_table(check: Check) -> "Table":
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for title in ("case", "shape", "mm", "type"):
         table.add_column(title, no_wrap=True)
-    for title in ("intensity", *(f"{name} ml" for name in structures), "fg seeds", "bg seeds"):
+    seeds = ["fg seeds"] if len(check.structures) == 1 else [f"{name} seeds" for name in check.structures]
+    for title in ("intensity", *(f"{name} ml" for name in structures), *seeds, "bg seeds"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in check.rows:
         name = f"{row.case.name} {row.case.group}{' test' * row.case.test}".strip()
         ml = [f"{row.label_vox.get(v, 0) * row.voxel_ml:.4g}" if row.label_vox else "" for v in structures.values()]
-        seeds = [str(n) for n in row.seed_vox] if row.seed_vox else ["", ""]
+        seeds = _seed_cells(row, check)
         span = f"{row.intensity[0]:g}–{row.intensity[1]:g}"
         table.add_row(name, format_shape(row.shape), format_mm(row.spacing_mm), row.dtype, span, *ml, *seeds)
     return table
+
+
+def _seed_cells(row: Row, check: Check) -> list[str]:
+    """Write the seeds of each structure, of several with their millilitres, and those of none of them."""
+    if row.weak_vox is None:
+        return [""] * (len(check.structures) + 1)
+    own = [sum(row.weak_vox.get(value, 0) for value in values) for values in check.structures.values()]
+    other = sum(row.weak_vox.values()) - sum(own)
+    if len(own) == 1:
+        return [str(own[0]), str(other)]
+    return [*(f"{n} ({n * row.voxel_ml:.3g} ml)" for n in own), str(other)]
 
 
 def _by_axis(triples: Sequence[Sequence[float]]) -> str:

@@ -1,6 +1,6 @@
 """One case's files, read to see what they hold and what is wrong with them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,15 +38,36 @@ class Row:
     shear_deg: float  # how far off a right angle two of its axes are at most
     voxel_ml: float
     label_vox: dict[int, int]  # voxels of each label value; empty without a label map
-    seed_vox: tuple[int, int] | None = None  # foreground and background seeds; None without a weak map
-    seed_percent: tuple[float, float] | None = None  # of the structure's and the other voxels, where these are known
+    weak_vox: dict[int, int] | None  # seeds of each label value; None without a weak map
+    complete: bool  # whether the label map says something of every voxel
+
+    @property
+    def annotated_vox(self) -> dict[int, int]:
+        """Voxels that training is told the label of, by value."""
+        return self.label_vox if self.weak_vox is None else self.weak_vox
+
+    def has(self, values: Collection[int]) -> bool:
+        """Say whether the annotation has one of the label values."""
+        return any(self.annotated_vox.get(value) for value in values)
+
+    def seed_vox(self, values: Collection[int]) -> tuple[int, int] | None:
+        """Return how many seeds have one of the label values, and how many another; None without a weak map."""
+        return None if self.weak_vox is None else _sides(self.weak_vox, values)
+
+    def seed_percent(self, values: Collection[int]) -> tuple[float, float] | None:
+        """Return both as per cent of the voxels that they could be, where these are known."""
+        seeds = self.seed_vox(values)
+        if seeds is None or not self.complete:
+            return None
+        fg, bg = (100.0 * n / max(all_, 1) for n, all_ in zip(seeds, _sides(self.label_vox, values), strict=True))
+        return fg, bg
 
 
 class Inspection:
     """Reads one case's files and collects their problems."""
 
-    def __init__(self, dataset: Dataset, case: Case, value: int | None, weak: Path | None) -> None:
-        self.dataset, self.case, self.value, self.weak = dataset, case, value, weak
+    def __init__(self, dataset: Dataset, case: Case, weak: Path | None) -> None:
+        self.dataset, self.case, self.weak = dataset, case, weak
         self.problems: list[str] = []
         self.offsets_mm: dict[Path, float] = {}  # of files that their affine puts a little beside the image
 
@@ -66,8 +87,9 @@ class Inspection:
             intensities += [float(finite.min()), float(finite.max())] if finite.size else []
         self._require_all_channels()
         label_vox = self._count_labels(self.case.label, image)
+        ignore = self.dataset.ignore
         weak_vox = self._count_labels(self.weak, image) if self.weak else label_vox
-        seeds, percent = self._seeds(label_vox, weak_vox)
+        is_weak = bool(weak_vox) and (self.weak is not None or ignore in weak_vox)
         z, y, x = np.linalg.norm(image.affine[:3, :3], axis=0).tolist()[::-1]
         return Row(
             case=self.case,
@@ -80,8 +102,8 @@ class Inspection:
             shear_deg=_shear_deg(image),
             voxel_ml=image.voxel_ml,
             label_vox=label_vox,
-            seed_vox=seeds,
-            seed_percent=percent,
+            weak_vox={value: n for value, n in weak_vox.items() if value != ignore} if is_weak else None,
+            complete=bool(label_vox) and ignore not in label_vox,
         )
 
     def _read(
@@ -129,24 +151,11 @@ class Inspection:
             self.problems.append(f"{path}: unknown label value {shown}{more} (known: {', '.join(meanings)})")
         return {int(v): int(n) for v, n in zip(values, counts, strict=True) if v in known}
 
-    def _seeds(
-        self, label_vox: dict[int, int], weak_vox: dict[int, int]
-    ) -> tuple[tuple[int, int] | None, tuple[float, float] | None]:
-        """Return the numbers of foreground and background seeds, and their per cent of what they could be."""
-        ignore = self.dataset.ignore
-        if not weak_vox or (self.weak is None and ignore not in weak_vox):
-            return None, None
-        seeds = self._sides(weak_vox)
-        if not label_vox or ignore in label_vox:
-            return seeds, None
-        fg, bg = (100.0 * n / max(all_, 1) for n, all_ in zip(seeds, self._sides(label_vox), strict=True))
-        return seeds, (fg, bg)
 
-    def _sides(self, vox: dict[int, int]) -> tuple[int, int]:
-        """Split annotated voxels into the structure's and all others."""
-        annotated = {value: n for value, n in vox.items() if value != self.dataset.ignore}
-        fg = sum(n for value, n in annotated.items() if (value == self.value if self.value else value != 0))
-        return fg, sum(annotated.values()) - fg
+def _sides(vox: dict[int, int], values: Collection[int]) -> tuple[int, int]:
+    """Split voxels by value into those of the given values and all others."""
+    inside = sum(n for value, n in vox.items() if value in values)
+    return inside, sum(vox.values()) - inside
 
 
 def _shear_deg(image: Volume) -> float:

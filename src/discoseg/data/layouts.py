@@ -55,6 +55,17 @@ class Dataset:
         known = ", ".join(f"{name} ({value})" for name, value in self.labels.items() if value != 0)
         raise UserError(f"label {label!r} is not in {self.root}: use one of {known}")
 
+    def label_values(self, labels: str) -> dict[str, int]:
+        """Return values by name of the foreground labels that ``labels`` names: joined by commas, or ``all``."""
+        known = {name: value for name, value in self.labels.items() if value != 0}
+        if labels == "all" and "all" not in known:
+            return known
+        values = [self.label_value(part.strip()) for part in labels.split(",")]
+        if len(set(values)) < len(values):
+            raise UserError(f"--label {labels}: a structure occurs twice")
+        names = {value: name for name, value in known.items()}
+        return {names[value]: value for value in values}
+
 
 def find_dataset(root: Path | str) -> Dataset:
     """Recognise the layout of a folder and list its cases in the order of their names; reads no voxels."""

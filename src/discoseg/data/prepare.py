@@ -37,7 +37,7 @@ from discoseg.data.volume import (
 from discoseg.errors import UserError
 
 _T = TypeVar("_T", bound=np.generic)
-_VERSION = 2  # of what is cached; raise it when preparation changes
+_VERSION = 3  # of what is cached; raise it when preparation changes
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,15 @@ class Prepared:
     """One case on the grid.
 
     ``image`` is (z, channel, y, x) float32 in [0, 1]; ``label`` (z, y, x) uint8 holds the dataset's label values, or
-    is None; ``spacing_mm`` is (z, y, x) on the grid.
+    is None; ``spacing_mm`` is (z, y, x) on the grid; ``file_voxel_ml`` is the volume of a voxel of the image's file, in
+    millilitres.
     """
 
     case: Case
     image: NDArray[np.float32] = field(repr=False)
     label: NDArray[np.uint8] | None = field(repr=False)
     spacing_mm: tuple[float, float, float]
+    file_voxel_ml: float
 
     @property
     def voxel_ml(self) -> float:
@@ -191,7 +193,7 @@ def prepare_case(case: Case, grid: Grid, cache: Path) -> Prepared:
     image, meta = _cached(cache, "image", case.images, grid, lambda: _prepare_image(case, grid))
     label = None if case.label is None else prepare_label_map(case.label, case, grid, cache)
     z, y, x = meta["spacing_mm"]
-    return Prepared(case, image, label, (z, y, x))
+    return Prepared(case, image, label, (z, y, x), *meta["file_voxel_ml"])
 
 
 def prepare_label_map(path: Path, case: Case, grid: Grid, cache: Path) -> NDArray[np.uint8]:
@@ -211,7 +213,7 @@ def prepare_label_map(path: Path, case: Case, grid: Grid, cache: Path) -> NDArra
 def _prepare_image(case: Case, grid: Grid) -> tuple[NDArray[np.float32], dict[str, list[float]]]:
     volumes = [read_volume(path) for path in case.images]
     image = image_to_grid(volumes, grid, name=str(case.images[0]))
-    return image, {"spacing_mm": list(grid_spacing_mm(volumes[0], grid))}
+    return image, {"spacing_mm": list(grid_spacing_mm(volumes[0], grid)), "file_voxel_ml": [volumes[0].voxel_ml]}
 
 
 def _lay_on_image(label: Volume, path: Path, image_path: Path) -> Volume:

@@ -7,7 +7,12 @@ from discoseg.errors import UserError
 
 
 def select_by_size(
-    utility: ArrayLike, low: int, high: int, *, seeds: NDArray[np.int8] | None = None
+    utility: ArrayLike,
+    low: int,
+    high: int,
+    *,
+    seeds: NDArray[np.int8] | None = None,
+    price: float | None = None,
 ) -> NDArray[np.bool_]:
     """Choose between ``low`` and ``high`` voxels such that the sum of their utilities is largest.
 
@@ -21,6 +26,13 @@ def select_by_size(
     The paper's problem (size) and its toy table:
 
         max_y Σ a_p y_p   such that   low ≤ Σ y_p ≤ high
+
+    With a ``price`` > 0 sizes outside the bounds are allowed, and cost that much for each voxel beyond them:
+
+        max_y Σ a_p y_p − price · max(0, low − Σ y_p, Σ y_p − high)
+
+    Of the voxels in descending order, those up to ``low`` then need a utility above −price, those beyond ``high`` one
+    above the price. Seeds may then exceed the bounds. Of equally good sizes it is the smallest.
 
     >>> utility = np.array([0.95, 0.88, 0.52, -0.11, -0.64, -0.79])
     >>> for low in (2, 3, 4):
@@ -43,6 +55,11 @@ def select_by_size(
         unknown = (seeds.ravel() < 0).nonzero()[0]
         free = flat[unknown]
     seeded = int(np.count_nonzero(chosen))
+    if price is not None and not price > 0:
+        raise UserError(f"the price of a voxel outside the size bounds must be positive, not {price:g}")
+    if price is not None and low <= high:
+        low = min(low, seeded + int(np.count_nonzero(free > -price)))
+        high = max(high, seeded + int(np.count_nonzero(free > price)))
     check_bounds(low, high, seeded=seeded, unknown=free.size)
 
     positive = int(np.count_nonzero(free > 0))

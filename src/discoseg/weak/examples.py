@@ -11,14 +11,8 @@ from discoseg.config import Config
 from discoseg.data.layouts import Dataset, find_weak_maps
 from discoseg.data.prepare import Grid, Prepared, default_cache, prepare_label_map
 from discoseg.errors import UserError
-from discoseg.weak.bounds import (
-    Bounds,
-    SizesMl,
-    bounds_from_eps,
-    bounds_from_ml,
-    check_feasible,
-    check_feasible_together,
-)
+from discoseg.weak.bounds import Bounds, bounds_from_eps, bounds_from_ml, check_feasible, check_feasible_together
+from discoseg.weak.sizes import SizesMl
 
 
 @dataclass(frozen=True)
@@ -55,8 +49,13 @@ def training_examples(
     """
     if config.calibrates and len(structures) > 1:
         raise UserError(f"--crf.calibrate is for one structure, not for {', '.join(structures)}; leave it out")
+    if config.admm.soft_bounds is not None and len(structures) > 1:
+        raise UserError(f"--admm.soft-bounds works for one structure, not for {', '.join(structures)}: leave it out")
     maps = {} if weak is None else find_weak_maps(weak, dataset)
-    sizes = SizesMl.read(config.size_ml, config.size_csv, list(structures)) if config.needs_bounds else None
+    sizes = None
+    if config.needs_bounds:
+        groups = {case.group for case in dataset.cases}
+        sizes = SizesMl.read(config.size_ml, config.size_csv, list(structures), groups=groups)
     examples = []
     for item in prepared:
         if item.label is not None:
@@ -108,13 +107,7 @@ def chosen_labels(dataset: Dataset, label: str | None) -> dict[str, int]:
         raise UserError(
             f"--label is needed: {dataset.root} has {', '.join(known)}; several are joined by commas, or all"
         )
-    if label is None or (label == "all" and "all" not in known):
-        return known
-    values = [dataset.label_value(part.strip()) for part in label.split(",")]
-    if len(set(values)) < len(values):
-        raise UserError(f"--label {label}: a structure occurs twice")
-    names = {value: name for name, value in known.items()}
-    return {names[value]: value for value in values}
+    return known if label is None else dataset.label_values(label)
 
 
 def chosen_label(dataset: Dataset, label: str | None) -> int:
@@ -177,8 +170,11 @@ def _bounds(
         return tuple(bounds_from_eps(int(count), config.size_eps) for count in counts)
     if config.size_ml is None and config.size_csv is None:
         raise UserError(f"--method {config.method} needs size bounds: give --size-eps, --size-ml or --size-csv")
-    intervals = [sizes.of(name, structure, item.case.group) for structure in structures]
-    return tuple(bounds_from_ml(interval, voxel_ml=item.voxel_ml, voxels=voxels) for interval in intervals)
+    bounds = []
+    for structure in structures:
+        interval = sizes.of(name, structure, item.case.group, file_voxel_ml=item.file_voxel_ml)
+        bounds.append(bounds_from_ml(interval, voxel_ml=item.voxel_ml, voxels=voxels))
+    return tuple(bounds)
 
 
 def _require_weak(examples: Sequence[Example], config: Config) -> None:
