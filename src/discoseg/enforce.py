@@ -15,7 +15,7 @@ Several structures are treated alike, each with its own t.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ from discoseg.weak.bounds import Bounds
 Kind = Literal["optimal", "lagrangian", "completed", "approximate"]
 
 MOST_CUTS = 64  # in search of the shift; they halve what is left, about
-MOST_ROUNDS = 16  # of expansions in search of several shifts
+MOST_ROUNDS = 8  # of expansions in search of several shifts
+MOST_WEAKER = 4  # times that the strength is halved where sizes jump across the bounds
 FIRST_STEP = 0.05  # of a shift whose sign alone is known
 FARTHEST = 8  # steps from a structure; beyond they are not told apart
 
@@ -49,8 +50,8 @@ class Enforced:
 
     - optimal: no labels within the bounds have less energy.
     - lagrangian: no mask of the same size has less energy; others within the bounds by ``gap`` at most.
-    - completed: no shifted cut is within the bounds; between the two next to them, voxels were ranked.
-    - approximate: several structures with a boundary prior, by expansion moves; ``bound`` leaves boundaries out.
+    - completed: no shifted cut is within the bounds; others within them have less energy by ``gap`` at most.
+    - approximate: several structures with a boundary prior, by expansion moves; as for completed, and ``gap`` is large.
     """
 
     labels: NDArray[np.int8]
@@ -113,24 +114,53 @@ class _Mask:
     energy: float  # without a shift
 
 
-def _enforce_one(grid: PottsGrid, cost: NDArray[np.float64], bounds: Bounds, strength: float) -> Enforced:
-    low, high = bounds.low_vox, bounds.high_vox
+@dataclass(frozen=True)
+class _Bracket:
+    """The best masks next to the bound that was missed; the same one twice where none was, or it is met exactly."""
+
+    below: _Mask
+    above: _Mask
+    bound: float
+    shift: float
+
+    def inside(self, bounds: Bounds) -> _Mask | None:
+        found = [mask for mask in (self.below, self.above) if bounds.low_vox <= mask.size <= bounds.high_vox]
+        return found[0] if found else None
+
+
+def _enforce_one(
+    grid: PottsGrid, cost: NDArray[np.float64], bounds: Bounds, strength: float, *, weaker: int = MOST_WEAKER
+) -> Enforced:
+    """Return the mask for costs (z, y, x) of the one structure.
+
+    Where sizes jump across the bounds, the mask is one between the cuts next to them, or that of half the strength,
+    which jumps less, whichever has less energy; ``weaker`` is how many times the strength may be halved.
+    """
+    found = _bracket(grid, cost, bounds, strength)
+    mask, kind = found.inside(bounds), "lagrangian" if found.shift else "optimal"
+    if mask is None:
+        kind, target = "completed", bounds.low_vox if found.shift > 0 else bounds.high_vox
+        mask = _complete(grid, cost, strength, found.below, found.above, target)
+        if weaker:
+            other = _enforce_one(grid, cost, bounds, strength / 2, weaker=weaker - 1).labels > 0
+            energy = grid.energy(other, cost, strength=strength)
+            if energy < mask.energy:
+                mask = _Mask(other, int(np.count_nonzero(other)), energy)
+    return Enforced(mask.mask.astype(np.int8), cast(Kind, kind), mask.energy, found.bound, (found.shift,))
+
+
+def _bracket(grid: PottsGrid, cost: NDArray[np.float64], bounds: Bounds, strength: float) -> _Bracket:
     empty = _Mask(np.zeros(cost.shape, bool), 0, 0.0)
     full = _Mask(np.ones(cost.shape, bool), cost.size, float(cost.sum()))
     free, bound = _cut_between(grid, cost, strength, 0.0, empty, full)
-    if low <= free.size <= high:
-        return Enforced(free.mask.astype(np.int8), "optimal", free.energy, bound, (0.0,))
-    grows = free.size < low
-    target = low if grows else high
-    below, above, bound, shift = _search(
-        grid, cost, strength, target, (free, full) if grows else (empty, free), bound, grows=grows
-    )
-    inside = [part for part in (below, above) if low <= part.size <= high]
-    chosen = inside[0] if inside else _complete(grid, cost, strength, below, above, target)
-    if target in (0, cost.size):  # there is only one mask of this size
-        bound = chosen.energy
-    kind: Kind = "lagrangian" if inside else "completed"
-    return Enforced(chosen.mask.astype(np.int8), kind, chosen.energy, bound, (shift,))
+    if bounds.low_vox <= free.size <= bounds.high_vox:
+        return _Bracket(free, free, bound, 0.0)
+    if bounds.low_vox == cost.size or bounds.high_vox == 0:  # there is only one mask of this size
+        only, shift = (full, float(cost.max())) if bounds.low_vox else (empty, float(cost.min()))
+        return _Bracket(only, only, only.energy, shift)
+    if free.size < bounds.low_vox:
+        return _search(grid, cost, strength, bounds.low_vox, free, full, bound)
+    return _search(grid, cost, strength, bounds.high_vox, empty, free, bound)
 
 
 def _search(
@@ -138,32 +168,30 @@ def _search(
     cost: NDArray[np.float64],
     strength: float,
     target: int,
-    ends: tuple[_Mask, _Mask],
+    below: _Mask,
+    above: _Mask,
     bound: float,
-    *,
-    grows: bool,
-) -> tuple[_Mask, _Mask, float, float]:
-    """Return the best masks next to a size, below and above it, the highest lower bound, and the shift that gives it.
+) -> _Bracket:
+    """Return the best masks next to a size, between two masks, and the highest lower bound with its shift.
 
     Where two masks have the same energy with a shift, its cut is one between them, or there is none: sizes jump. The
     first shift is the one that would do without a boundary prior.
     """
-    below, above = ends
-    best = 0.0
-    for number in range(MOST_CUTS):
-        if target in (below.size, above.size):
-            break
-        shift = (above.energy - below.energy) / (above.size - below.size)
-        if number == 0:
-            ranked = float(np.partition(cost.ravel(), target - 1)[target - 1])
-            shift = ranked if (ranked > 0 if grows else ranked < 0) else shift
+    grows, best = above.size == cost.size, 0.0
+    ranked = float(np.partition(cost.ravel(), target - 1)[target - 1])
+    first: float | None = ranked if (ranked > 0 if grows else ranked < 0) else None
+    for _ in range(MOST_CUTS):
+        shift = (above.energy - below.energy) / (above.size - below.size) if first is None else first
         found, least = _cut_between(grid, cost, strength, shift, below, above)
-        if least + shift * target > bound:
-            bound, best = least + shift * target, shift
-        if number > 0 and found.size in (below.size, above.size):
+        if best == 0 or least + shift * target > bound:
+            bound, best = max(bound, least + shift * target), shift
+        if found.size == target:
+            return _Bracket(found, found, bound, shift)
+        if first is None and found.size in (below.size, above.size):
             break
-        below, above = (found, above) if found.size <= target else (below, found)
-    return below, above, bound, best
+        below, above = (found, above) if found.size < target else (below, found)
+        first = None
+    return _Bracket(below, above, bound, best)
 
 
 def _cut_between(
@@ -196,41 +224,63 @@ def _complete(
 def _enforce_several(
     grid: PottsGrid, costs: NDArray[np.float64], bounds: Sequence[Bounds], strength: float
 ) -> Enforced:
-    """Search each structure's shift by bisection, all at once; what is still missing is assigned.
+    """Return labels for costs (1 + K, z, y, x), and a bound from each structure by itself.
 
-    The assignment makes the energy least that labels have if each voxel's neighbours keep theirs.
+    Half of the boundaries of all labels is the prior, so a structure that shared its voxels with others would have the
+    energy of one with half the strength; without boundaries an assignment is the least.
+    """
+    alone = [_bracket(grid, cost, bound, strength / 2) for cost, bound in zip(costs[1:], bounds, strict=True)]
+    least = max(sum(found.bound for found in alone), -assign_with_prices(-costs, *_limits(bounds, costs[0].size)).bound)
+    guess = np.array([found.shift for found in alone])
+    labels, shifts = _shift_several(grid, costs, bounds, strength, guess, MOST_WEAKER)
+    return Enforced(
+        labels, "approximate", energy_of_labels(grid, labels, costs, strength=strength), least, tuple(shifts.tolist())
+    )
+
+
+def _shift_several(
+    grid: PottsGrid,
+    costs: NDArray[np.float64],
+    bounds: Sequence[Bounds],
+    strength: float,
+    guess: NDArray[np.float64],
+    weaker: int,
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """Search the structures' shifts (K,) by bisection, all at once; return labels within the bounds, and the shifts.
+
+    What is still missing then is assigned such that the energy is least if each voxel's neighbours kept their labels,
+    or comes from half the strength, whichever has less energy.
     """
     low, high = _limits(bounds, costs[0].size)
-    unary = assign_with_prices(-costs, low, high)  # boundaries cost nothing there, so no labels have less energy
-    shifts, guess = np.zeros(len(bounds)), unary.prices[0] - unary.prices[1:]
+    kept, shifts, missing = None, np.zeros(len(bounds)), costs[0].size + 1
     least, most, steps = np.full(len(bounds), -np.inf), np.full(len(bounds), np.inf), np.full(len(bounds), FIRST_STEP)
-    kept: tuple[int, NDArray[np.int8], NDArray[np.float64]] | None = None
+    tried, labels = shifts, None
     for number in range(MOST_ROUNDS):
         shifted = costs.copy()
-        shifted[1:] -= shifts.reshape(-1, *[1] * (costs.ndim - 1))
-        labels = label_by_expansion(grid, shifted, strength=strength).labels
+        shifted[1:] -= tried.reshape(-1, *[1] * (costs.ndim - 1))
+        labels = label_by_expansion(grid, shifted, strength=strength, start=labels).labels
         counts = np.bincount(labels.ravel(), minlength=len(costs))[1:]
         few, many = counts < low[1:], counts > high[1:]
-        missing = int(np.maximum(low[1:] - counts, 0).sum() + np.maximum(counts - high[1:], 0).sum())
-        if kept is None or missing < kept[0]:
-            kept = missing, labels, shifts
+        lacking = int(np.maximum(low[1:] - counts, 0).sum() + np.maximum(counts - high[1:], 0).sum())
+        if lacking < missing:
+            kept, shifts, missing = labels, tried, lacking
         if missing == 0:
-            break
-        least, most = np.where(few, shifts, least), np.where(many, shifts, most)
+            return labels, tried
+        least, most = np.where(few, tried, least), np.where(many, tried, most)
         with np.errstate(invalid="ignore"):
             middle = (least + most) / 2
-        moved = np.where(np.isfinite(middle), middle, shifts + np.where(few, steps, -steps))
+        moved = np.where(np.isfinite(middle), middle, tried + np.where(few, steps, -steps))
         if number == 0:
-            moved = np.where((guess > 0) == few, guess, moved)
+            moved = np.where(np.where(few, guess > 0, guess < 0), guess, moved)
         steps = np.where(few | many, 2 * steps, steps)
-        shifts = np.where(few | many, moved, shifts)
+        tried = np.where(few | many, moved, tried)
     assert kept is not None
-    missing, labels, shifts = kept
-    if missing:
-        pulls = np.stack([grid.pull(labels == number) for number in range(len(costs))])
-        labels = assign_by_size(strength * pulls - costs, low, high)
-    energy = energy_of_labels(grid, labels, costs, strength=strength)
-    return Enforced(labels, "approximate", energy, -unary.bound, tuple(shifts.tolist()))
+    pulls = np.stack([grid.pull(kept == number) for number in range(len(costs))])
+    found = assign_by_size(strength * pulls - costs, low, high), shifts
+    if weaker:
+        other = _shift_several(grid, costs, bounds, strength / 2, shifts, weaker - 1)
+        return min(found, other, key=lambda one: energy_of_labels(grid, one[0], costs, strength=strength))
+    return found
 
 
 def restore_sizes(
