@@ -58,7 +58,7 @@ def require_claims(found: Enforced, energies: NDArray[np.float64], bounds: Bound
 
 def test_certificates_hold_against_all_masks() -> None:
     kinds = []
-    for seed, strength in itertools.product(range(3), (0.0, 0.05, 0.2, 1.0)):
+    for seed, strength in itertools.product(range(3), (0.0, 0.1, 1.0)):
         grid, probability = tiny(seed)
         energies = energies_of_all(grid, probability, strength)
         for low, high in ((0, 12), (0, 2), (9, 12), (4, 5), (7, 7), (0, 0), (12, 12), (1, 1)):

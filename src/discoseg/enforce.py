@@ -69,7 +69,7 @@ class Enforced:
 def enforce(
     probabilities: NDArray[np.floating], bounds: Sequence[Bounds], *, grid: PottsGrid | None = None, strength: float = 0
 ) -> Enforced:
-    """Return the labels of least energy within the bounds, which can be met (:func:`check_feasible`).
+    """Return the labels of least energy within the bounds, which some labels can meet.
 
     probabilities: (K, z, y, x) of the structures. bounds: K, in voxels. grid: of the same voxels; without one, or with
     strength 0, there is no boundary prior.
