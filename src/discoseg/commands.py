@@ -249,6 +249,17 @@ class Predict:
     """Keep only the largest piece of the mask; voxels that share a corner are connected."""
     fill_holes: bool = False
     """Fill the holes that the mask encloses in 3D."""
+    enforce: bool = False
+    """Make each mask honour size bounds and the boundary prior, by the training's exact solvers; what is proven of it
+    stands in NAME_certificate.json. Without any bounds it is the boundary prior alone. Sizes hold in the file that is
+    written: they are restored after --largest-component and --fill-holes."""
+    size_ml: str | None = None
+    """Sizes to enforce, in millilitres, LOW:HIGH as in training (LV=60:180,RV=70: of several structures); by default
+    the --size-ml of the training. 0: lets any size be."""
+    size_csv: Path | None = None
+    """Sizes to enforce for each case: a CSV file as in training; a case has its label map's name, without suffix."""
+    crf_strength: float | None = None
+    """Strength of the boundary prior to enforce, λ/μ of the cut; by default that of the training, 0 turns it off."""
     checkpoint: Literal["best", "final"] = "best"
     """The best validation epoch's model, or the last epoch's."""
     device: Device = "auto"
@@ -264,7 +275,16 @@ class Predict:
             raise UserError("IMAGE: give at least one image file or folder")
         if self.augmentations < 0:
             raise UserError(f"--augmentations {self.augmentations} must be 0 or more")
+        wanted = {"size_ml": self.size_ml, "size_csv": self.size_csv, "crf_strength": self.crf_strength}
+        given = [f"--{name.replace('_', '-')}" for name, value in wanted.items() if value is not None]
+        if given and not self.enforce:
+            raise UserError(f"{given[0]} says what to enforce: add --enforce")
         model = load_model(self.run_folder, device=self.device, checkpoint=self.checkpoint)
+        enforcement = None
+        if self.enforce:
+            enforcement = model.enforcement(
+                size_ml=self.size_ml, size_csv=self.size_csv, crf_strength=self.crf_strength
+            )
         with progress_bars() as update:
             written = predict_files(
                 model,
@@ -274,6 +294,7 @@ class Predict:
                 uncertainty=self.uncertainty,
                 augmentations=self.augmentations,
                 postprocessing=Postprocessing(self.largest_component, self.fill_holes),
+                enforcement=enforcement,
                 progress=lambda done, total: update("predicting", done, total, "images"),
             )
         print(f"{self.out}: {len(written)} label maps of {model.said}")

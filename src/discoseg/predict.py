@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from discoseg.certified import Enforcement, Scene, enforce_in_image, most_probable, write_certificate
 from discoseg.checkpoint import load_tensors
-from discoseg.config import AugmentConfig, from_record
+from discoseg.config import AugmentConfig, Config, from_record
 from discoseg.data.files import channel_of, file_of, image_suffix, list_images, strip_suffix
 from discoseg.data.prepare import Grid, image_to_grid, probabilities_from_grid
 from discoseg.data.volume import Volume, list_channels, read_volume, write_volume
@@ -35,13 +36,14 @@ class Prediction:
 
     ``mask`` is uint8 of 0 and the labels' values; ``probabilities`` have for each structure, by name, float32 in
     [0, 1]: means over the views where there are any. ``sizes_vox`` has, for each structure, the sizes that each view
-    alone gives, the image itself first.
+    alone gives, the image itself first, without anything enforced. ``certificate`` says what was enforced, if anything.
     """
 
     mask: Volume
     labels: dict[str, int]
     probabilities: dict[str, Volume]
     sizes_vox: dict[str, tuple[int, ...]]
+    certificate: dict[str, Any] | None = None
 
     @property
     def probability(self) -> Volume:
@@ -72,6 +74,7 @@ class Model:
     epoch: int
     device: torch.device
     augment: AugmentConfig = field(default_factory=AugmentConfig)  # of its training
+    config: Config = field(default_factory=Config, repr=False)  # of its training
 
     @property
     def said(self) -> str:
@@ -83,19 +86,21 @@ class Model:
         *channels: Volume,
         augmentations: int = 0,
         postprocessing: Postprocessing = NO_POSTPROCESSING,
+        enforcement: Enforcement | None = None,
         name: str = "image",
+        case: str = "image",
     ) -> Prediction:
         """Segment an image, given as one volume for each channel; ``name`` is named in errors.
 
-        ``augmentations`` views of it, rotated and flipped, are predicted too, and the probabilities averaged.
+        ``augmentations`` views of it, rotated and flipped, are predicted too, and the probabilities averaged. The mask
+        honours what ``enforcement`` (:meth:`enforcement`) says of the ``case``, also after ``postprocessing``.
         """
         if len(channels) != self.channels:
             raise UserError(f"{name}: {len(channels)} channels given, the model was trained on {self.channels}")
-        image = torch.from_numpy(image_to_grid(channels, self.grid, name=name)).to(self.device)
-        views = [
-            [probabilities_from_grid(structure, channels[0], self.grid) for structure in view.cpu().numpy()]
-            for view in predict_views(self.network, image, augmentations, self.augment)
-        ]
+        image = image_to_grid(channels, self.grid, name=name)
+        tensor = torch.from_numpy(image).to(self.device)
+        on_grid = [v.cpu().numpy() for v in predict_views(self.network, tensor, augmentations, self.augment)]
+        views = [[probabilities_from_grid(structure, channels[0], self.grid) for structure in v] for v in on_grid]
 
         def treat(probabilities: Sequence[Volume]) -> Volume:
             mask = self.label(probabilities)
@@ -107,7 +112,24 @@ class Model:
         ]
         masks = [treat(view).array for view in views]
         sizes = {n: tuple(int(np.count_nonzero(m == value)) for m in masks) for n, value in self.labels.items()}
-        return Prediction(treat(means), self.labels, dict(zip(self.labels, means, strict=True)), sizes)
+        mask, certificate = treat(means), None
+        if enforcement is not None:
+            scene = Scene(list(self.labels), image, np.mean(on_grid, axis=0, dtype=np.float32), self.grid, means)
+            classes, certificate = enforce_in_image(scene, enforcement, postprocessing.apply, case=case)
+            mask = self._named(means[0].like(classes))
+        return Prediction(mask, self.labels, dict(zip(self.labels, means, strict=True)), sizes, certificate)
+
+    def enforcement(
+        self, *, size_ml: str | None = None, size_csv: Path | str | None = None, crf_strength: float | None = None
+    ) -> Enforcement:
+        """Return what :meth:`predict` is to enforce: the sizes and boundary prior given, else those of the training.
+
+        ``size_ml`` and ``size_csv`` are those of ``discoseg train``; ``crf_strength`` is λ/μ̂, 0 for no boundary prior.
+        """
+        table = None if size_csv is None else Path(size_csv)
+        return Enforcement.choose(
+            self.config, list(self.labels), size_ml=size_ml, size_csv=table, strength=crf_strength
+        )
 
     def probability(self, *channels: Volume, name: str = "image") -> Volume:
         """Return :attr:`Prediction.probability`, float32 in [0, 1], with the geometry of the first channel."""
@@ -133,12 +155,11 @@ class Model:
 
         One structure wins from one half on; of several equal ones the first does, background before all.
         """
-        values = np.array([0, *self.labels.values()], np.uint8)
-        first, *others = (volume.array for volume in probabilities)
-        if not others:
-            return probabilities[0].like(values[(first >= 0.5).astype(np.uint8)])
-        stack = np.stack([first, *others])
-        return probabilities[0].like(values[np.concatenate([1 - stack.sum(axis=0, keepdims=True), stack]).argmax(0)])
+        return self._named(probabilities[0].like(most_probable(np.stack([p.array for p in probabilities]))))
+
+    def _named(self, classes: Volume) -> Volume:
+        """Return the label map of classes, 0 the background, k the k-th structure."""
+        return classes.like(np.array([0, *self.labels.values()], np.uint8)[classes.array])
 
 
 def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "best") -> Model:
@@ -169,7 +190,8 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
         grid = Grid(config.grid.shape, config.grid.clip_percent, facts["orientation"])
     except (KeyError, RuntimeError) as error:
         raise UserError(f"{file}: not a model of this version of discoseg; train it anew") from error
-    return Model(network.to(target).eval(), grid, facts["channels"], labels, meta["epoch"], target, config.augment)
+    network = network.to(target).eval()
+    return Model(network, grid, facts["channels"], labels, meta["epoch"], target, config.augment, config)
 
 
 def predict_files(
@@ -181,6 +203,7 @@ def predict_files(
     uncertainty: bool = False,
     augmentations: int = 0,
     postprocessing: Postprocessing = NO_POSTPROCESSING,
+    enforcement: Enforcement | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Path]:
     """Segment image files, or all images of folders, into ``out``; return the label maps' paths.
@@ -189,14 +212,18 @@ def predict_files(
     beside it (of several structures ``NAME_probability_STRUCTURE`` each), with ``uncertainty`` one of the entropy of
     its labels, ``NAME_uncertainty`` (both as ``.mha`` beside a ``.png``, which holds no fractions). Files of a model
     with several channels belong together by nnU-Net's names, ``NAME_0000``, ``NAME_0001``, …, and the map is called
-    ``NAME``; one file may also have all channels. Existing files are never overwritten; volumes.csv gets a row for
-    each structure of each map.
+    ``NAME``; one file may also have all channels. With ``enforcement`` (:meth:`Model.enforcement`) a certificate
+    ``NAME_certificate.json`` says what holds; NAME is then the case's in a table of sizes. Existing files are never
+    overwritten; volumes.csv gets a row for each structure of each map.
     """
     out = Path(out)
     cases = _group_channels(model, [file for path in images for file in _expand(Path(path))])
     beside = _probability_endings(model) if probabilities else {}
     endings = ["", *beside, *["_uncertainty"] * uncertainty]
     targets = {name: {ending: out / _name_beside(name, ending) for ending in endings} for name in cases}
+    if enforcement is not None:
+        for name, several in targets.items():
+            several["_certificate"] = out / f"{strip_suffix(Path(name))}_certificate.json"
     planned = [target for several in targets.values() for target in several.values()]
     for target in planned:
         if target.exists() or planned.count(target) > 1:
@@ -210,7 +237,9 @@ def predict_files(
                 *(read_volume(file) for file in files),
                 augmentations=augmentations,
                 postprocessing=postprocessing,
+                enforcement=enforcement,
                 name=str(files[0]),
+                case=strip_suffix(Path(name)),
             )
         except UserError as error:  # one bad file must not cost the others their masks
             failures.append(error)
@@ -221,6 +250,8 @@ def predict_files(
         if uncertainty:
             entropy = class_entropy([volume.array for volume in prediction.probabilities.values()])
             write_volume(targets[name]["_uncertainty"], prediction.mask.like(entropy))
+        if prediction.certificate is not None:
+            write_certificate(targets[name]["_certificate"], prediction.certificate)
         write_volume(targets[name][""], prediction.mask)
         for structure, size in prediction.sizes.items():
             sizes[strip_suffix(Path(name)), structure] = size.row()

@@ -148,6 +148,23 @@ def charges_of_seeds(
     return charges
 
 
+def pull_of_neighbours(
+    mask: NDArray[np.bool_], weights: NDArray[np.float32], steps: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the sum of the weights of each voxel with those of its neighbours that a mask holds, (voxels,).
+
+    mask: (voxels,). weights: (voxels, neighbours / 2). steps: (neighbours,).
+    """
+    pull = np.zeros(mask.size)
+    half = weights.shape[1]
+    for j, step in enumerate(steps[half:].tolist()):
+        if 0 < step < mask.size:
+            near = weights[:-step, j]  # 0 where the later neighbour is off the grid
+            pull[:-step] += near * mask[step:]
+            pull[step:] += near * mask[:-step]
+    return pull
+
+
 @njit(nogil=True, cache=True)
 def same_seeds(one: NDArray[np.int8], other: NDArray[np.int8]) -> bool:
     """Say whether two arrays (z, y, x) are equal, without Python's lock, which numpy would take several times."""

@@ -12,6 +12,7 @@ from discoseg.discrete.contrast import (
     contrast_weights,
     distances_mm,
     forward_offsets,
+    pull_of_neighbours,
     same_seeds,
     surface_weight,
 )
@@ -112,6 +113,18 @@ class PottsGrid:
         cost = self._checked(unary, "unary")
         surface = surface_weight(volume, self._image, self._offsets, self._distances_mm, self._sigma)
         return float(cost[volume].sum(dtype=np.float64)) + strength * surface
+
+    def pull(self, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return Σ_q w_pq mask_q over the neighbours q of each voxel p, of the image's shape.
+
+        >>> PottsGrid(np.zeros((1, 4)), spacing_mm=(1, 2), sigma=1).pull(np.array([[True, False, False, True]]))
+        array([[0. , 0.5, 0.5, 0. ]])
+        """
+        volume = self._checked(mask, "mask").astype(bool)
+        pairs = self._weights_in(
+            (slice(0, volume.shape[0]), slice(0, volume.shape[1]), slice(0, volume.shape[2]))
+        ).pairs
+        return pull_of_neighbours(volume.ravel(), pairs.weights, pairs.steps).reshape(self.shape)
 
     def _cut(
         self, unary: ArrayLike, strength: float, seeds: NDArray[np.int8] | None
