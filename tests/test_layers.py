@@ -19,7 +19,7 @@ LAYERS = [
     {"report", "progress", "sweep", "export"},
     {"workflow", "evaluation", "predict"},
     {"train", "uncertainty"},
-    {"material", "passes", "checkpoints", "labelling"},
+    {"material", "passes", "checkpoints", "labelling", "disagreement"},
     {"state", "run", "scores", "proposals"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
     {"kernels", "postprocess", "images", "volumes"},
