@@ -17,7 +17,7 @@ LAYERS = [
     {"commands"},
     {"experiments"},
     {"report", "progress", "sweep", "export"},
-    {"workflow", "evaluation", "predict"},
+    {"workflow", "evaluation", "predict", "next_case"},
     {"train", "uncertainty"},
     {"material", "passes", "checkpoints", "labelling", "disagreement"},
     {"state", "run", "scores", "proposals"},
