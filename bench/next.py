@@ -1,6 +1,6 @@
 """Does it help to annotate in the order of `discoseg next`? Full masks for its first cases against random ones.
 
-    python bench/next.py                                      phantoms, 48×48
+    python bench/next.py                                      phantoms, 32×32
     DISCOSEG_DATA=DIR python bench/next.py --acdc             the left ventricle of some patients of ACDC
 
 For each repetition: train on cases that have a click each (a ball around it, and what is far away), rank them by every
@@ -52,7 +52,7 @@ def main() -> None:
     """Print the gain of each score and of random choices over no masks at all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--acdc", action="store_true", help="the LV of ACDC in DISCOSEG_DATA, not phantoms")
-    parser.add_argument("--side", type=int, default=48, help="rows and columns of a slice")
+    parser.add_argument("--side", type=int, default=32, help="rows and columns of a slice")
     parser.add_argument("--cases", type=int, default=12, help="training volumes")
     parser.add_argument("--held-out", type=int, default=10, help="volumes that are scored")
     parser.add_argument("--masks", type=int, default=3, help="k, the volumes that get complete masks")
