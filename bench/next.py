@@ -110,15 +110,16 @@ def compare(setting: Setting, draws: int) -> dict[str, float]:
 
 
 def configuration(arguments: argparse.Namespace) -> Config:
-    """The demo's training, smaller and shorter."""
+    """The demo's training, smaller and shorter, with a λ and weight at which clicks alone do not collapse to nothing."""
     return replace(
         PRESETS["default"],
         method="crf+size",
+        foreground_weight=5.0,
         epochs=arguments.epochs,
         grid=GridConfig((arguments.side, arguments.side), (0.5, 99.5)),
         network=NetworkConfig(name="unet", width=arguments.width),
         augment=AugmentConfig(rotate_deg=15.0, crop_min=0.85, gamma=0.3, noise=0.05),
-        crf=CrfConfig(strength=2.0),
+        crf=CrfConfig(strength=0.5),
         admm=AdmmConfig(mu_crf=2.0, mu_size=2.0, rho=0.3),
         optimiser=Optimiser(batch=4, lr=4e-3, lr_factor=0.3, lr_every=max(1, 2 * arguments.epochs // 3)),
     )
