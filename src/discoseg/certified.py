@@ -17,7 +17,8 @@ from discoseg.data.volume import Volume
 from discoseg.discrete import PottsGrid
 from discoseg.enforce import Enforced, energy_of, enforce, restore_sizes
 from discoseg.errors import UserError
-from discoseg.weak.bounds import Bounds, IntervalMl, SizesMl, bounds_from_ml
+from discoseg.weak.bounds import Bounds, IntervalMl, bounds_from_ml
+from discoseg.weak.sizes import SizesMl
 
 Labels = NDArray[np.uint8]  # (z, y, x): 0 background, k the k-th structure
 
@@ -105,7 +106,8 @@ def enforce_in_image(
     like probabilities do; bounds alone are enforced in the image's voxels. ``treat`` is what is done to every label map
     (:class:`discoseg.postprocess.Postprocessing`); what it, or the way back, changes of the sizes is made up for last.
     """
-    intervals = [enforcement.sizes.of(case, structure) for structure in scene.structures]
+    voxel_ml = scene.means[0].voxel_ml
+    intervals = [enforcement.sizes.of(case, name, file_voxel_ml=voxel_ml) for name in scene.structures]
     own = _own_problem(scene, intervals, case)
     problem = own if enforcement.strength == 0 else _grid_problem(scene, enforcement, intervals, case)
     found = enforce(problem.probabilities, problem.bounds, grid=problem.potts, strength=enforcement.strength)

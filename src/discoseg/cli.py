@@ -18,6 +18,7 @@ from discoseg.commands import (
     Demo,
     Evaluate,
     Export,
+    Next,
     Phantom,
     Predict,
     Report,
@@ -34,7 +35,7 @@ def parse(arguments: Sequence[str]) -> Command:
     """Turn command-line arguments into a command; what cannot be parsed is a :class:`UserError` of one line."""
     default = Train(dataset=tyro.MISSING, out=tyro.MISSING, config=_base_config(arguments))
     train = Annotated[Train, subcommand("train", default=default)]
-    commands = Union[Check, Seeds, train, Sweep, Predict, Export, Evaluate, Report, Phantom, Demo, Reproduce]  # noqa: UP007
+    commands = Union[Check, Seeds, train, Sweep, Predict, Export, Evaluate, Report, Next, Phantom, Demo, Reproduce]  # noqa: UP007
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

@@ -386,6 +386,27 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Next:
+    """Say which training cases to annotate next: those on which network and proposals disagree most."""
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Run folder of a training that is finished or still runs."""
+    top: int = 5
+    """Cases to show."""
+    json: bool = False
+    """Print JSON with all measures."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.next_case import print_cases, rank_cases
+
+        if self.top < 1:
+            raise UserError(f"--top {self.top} must be at least 1")
+        print_cases(self.run_folder, rank_cases(self.run_folder, top=self.top), as_json=self.json)
+        return 0
+
+
+@dataclass(frozen=True)
 class Phantom:
     """Write a dataset of cardiac-like phantoms in nnU-Net's layout, with one click per training volume."""
 
@@ -481,4 +502,4 @@ class Reproduce:
         return 0
 
 
-Command = Check | Seeds | Train | Sweep | Predict | Export | Evaluate | Report | Phantom | Demo | Reproduce
+Command = Check | Seeds | Train | Sweep | Predict | Export | Evaluate | Report | Next | Phantom | Demo | Reproduce

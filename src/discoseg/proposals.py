@@ -5,7 +5,7 @@ probabilities are there, and cut by the next free core; the device meanwhile pre
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import accumulate
@@ -331,14 +331,23 @@ class MultiplierUpdate:
     The tensors given at the start are read and written each time, where they are.
     """
 
-    def __init__(self, prior: Prior, probability: torch.Tensor, admm: AdmmConfig) -> None:
-        """``probability`` (K, N, H, W); ``admm`` has the multipliers' step."""
+    def __init__(
+        self,
+        prior: Prior,
+        probability: torch.Tensor,
+        admm: AdmmConfig,
+        watch: Callable[[torch.Tensor], None] = lambda proposal: None,
+    ) -> None:
+        """``probability`` (K, N, H, W); ``admm`` has the multipliers' step; ``watch`` sees proposals beforehand."""
         self._prior = prior
         self._proposal = torch.empty_like(probability, dtype=torch.bool)
         self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
-        self._move = Replay(
-            lambda: move_multipliers(prior, probability, self._proposal, admm, self._squares), probability.device
-        )
+
+        def move() -> None:
+            watch(self._proposal)
+            move_multipliers(prior, probability, self._proposal, admm, self._squares)
+
+        self._move = Replay(move, probability.device)
 
     def __call__(self, proposal: torch.Tensor) -> Residuals:
         """Take over the proposal (K, N, H, W) bool and return the residuals."""

@@ -3,6 +3,7 @@
 config.toml      the resolved configuration           run.json       cases, label, versions, device, seed
 metrics.csv      one row an epoch                      timing.csv     seconds by phase, one row an epoch
 cases.csv        the last epoch, case by case          log.txt        the same for people
+next.csv         which training case to annotate next, by how much network and proposals disagree
 checkpoints/     latest (to resume), best and final (to predict)
 snapshots/       a slice of a few cases at several epochs: image, truth, seeds, proposals, probability
 """
@@ -125,6 +126,10 @@ class RunFolder:
     def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
         """Write metrics.csv anew."""
         _write_text(self.root / "metrics.csv", _csv(history))
+
+    def write_next(self, rows: Sequence[Mapping[str, str | float]]) -> None:
+        """Write next.csv anew, a row for each training case, the most rewarding one first."""
+        _write_text(self.root / "next.csv", _csv(sorted(rows, key=lambda row: -float(row["score"]))))
 
     def write_epoch(self, last: Mapping[str, float], seconds: Mapping[str, float]) -> None:
         """Add the last epoch to timing.csv and log.txt."""

@@ -17,7 +17,8 @@ class State:
     """The network and its optimiser, the priors, and where the training stands.
 
     ``order`` draws batches and augmentations; ``slice_sums`` are the latest summed probabilities of each slice,
-    (K, N), for the size penalty; ``history`` holds one row of metrics per finished epoch.
+    (K, N), for the size penalty; ``history`` holds one row of metrics per finished epoch; ``changes`` by prior and
+    epoch, the latest few, the share of each case's open voxels whose proposal changed.
     """
 
     network: torch.nn.Module
@@ -26,6 +27,7 @@ class State:
     order: torch.Generator
     slice_sums: torch.Tensor
     history: list[dict[str, float]] = field(default_factory=list)
+    changes: dict[str, list[list[float]]] = field(default_factory=dict)
     best_dice: float = -1.0
     best_epoch: int = 0
 
@@ -66,6 +68,7 @@ def snapshot_state(
         "data": data,
         "epoch": state.epoch,
         "history": list(state.history),
+        "changes": dict(state.changes),
         "best_dice": state.best_dice,
         "best_epoch": state.best_epoch,
         "mu": {prior.name: prior.mu for prior in state.priors},
@@ -116,6 +119,7 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
     if "random.cuda" in tensors and device.type == "cuda":
         torch.cuda.set_rng_state(tensors["random.cuda"])
     state.history = meta["history"]
+    state.changes = meta.get("changes", {})  # older checkpoints have none
     state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
 
 

@@ -19,6 +19,7 @@ from discoseg import admm
 from discoseg.checkpoints import Checkpoints
 from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
+from discoseg.disagreement import Disagreement
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, assignment, expansion
 from discoseg.material import Material
@@ -107,6 +108,7 @@ def train_on(
                     save_model(folder.best, state, config, model)
                 folder.write_snapshot(state.epoch, config.epochs, training, predict.probability, state.priors)
                 folder.write_metrics(state.history)
+                folder.write_next(work.disagreement.by_case(state))
                 if written := state.epoch in (1, config.epochs) or checkpoints.due:
                     checkpoints.write(folder.latest, state, config, material.data)  # last: what it says is there
             folder.write_epoch(state.history[-1], clock.seconds)
@@ -132,16 +134,22 @@ class _Work(NamedTuple):
     validate: PredictionPass | None
     proposers: dict[PriorName, Proposer]
     updates: dict[PriorName, MultiplierUpdate]
+    disagreement: Disagreement
 
 
 def _prepare(state: State, material: Material, config: Config) -> _Work:
     predict = PredictionPass(state.network, material.slices, config, material.order)
+    disagreement = Disagreement(material.slices, material.training, predict.probability)
     return _Work(
         learn=TrainingPass(state, material.slices, config),
         predict=predict,
         validate=PredictionPass(state.network, material.held_out, config) if material.held_out else None,
         proposers=_proposers(material, config),
-        updates={prior.name: MultiplierUpdate(prior, predict.probability, config.admm) for prior in state.priors},
+        updates={
+            prior.name: MultiplierUpdate(prior, predict.probability, config.admm, disagreement.watch(prior))
+            for prior in state.priors
+        },
+        disagreement=disagreement,
     )
 
 
@@ -149,7 +157,7 @@ def _run_epoch(
     state: State, work: _Work, material: Material, config: Config, clock: Clock, progress: Progress
 ) -> dict[str, float]:
     """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
-    learn, predict, validate, proposers, _ = work
+    learn, predict, validate, proposers, *_ = work
     proposing = state.epoch + 1 >= config.admm.warm_up  # what the next epoch is drawn to
     settled = None
     if material.device.type == "cuda":
