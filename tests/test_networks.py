@@ -37,6 +37,7 @@ def test_unet_has_fifteen_convolutions_and_three_poolings() -> None:
 
 
 def test_a_deeper_unet_sees_further() -> None:
+    torch.manual_seed(0)
     reach = []
     for depth in (2, 3, 4):
         network = UNet(1, 2, width=4, depth=depth).eval()
