@@ -39,7 +39,7 @@ LAST_EPOCHS = 3  # whose Dice is averaged
 Ranked = dict[str, float]
 SCORES: dict[str, Callable[[Ranked], float]] = {
     "primal": lambda row: (row["primal_crf"] + row["primal_size"]) / 2,
-    "sum of squares / size": lambda row: (
+    "sum of squares / upper size bound": lambda row: (
         (row["primal_crf"] ** 2 + row["primal_size"] ** 2) * row["open_vox"] / row["high_vox"]
     ),
     "unstable": lambda row: row["unstable_crf"] + row["unstable_size"],
@@ -110,7 +110,7 @@ def compare(setting: Setting, draws: int) -> dict[str, float]:
 
 
 def configuration(arguments: argparse.Namespace) -> Config:
-    """The demo's training, smaller and shorter, with a λ and weight at which clicks do not collapse to nothing."""
+    """The demo's training, smaller and shorter, with a λ and weight at which clicks alone seldom collapse."""
     return replace(
         PRESETS["default"],
         method="crf+size",

@@ -117,7 +117,7 @@ class Disagreement:
 
 
 def score(row: Mapping[str, str | float]) -> float:
-    """Return how much a case promises: the mean of its priors' primal residuals, its entropy where it has no priors."""
+    """Return what cases are ranked by: the mean of the primal residuals, the entropy where there are no priors."""
     primal = [float(row[key]) for key in ("primal_crf", "primal_size") if key in row]
     return _rounded(np.mean(primal)) if primal else float(row["entropy"])
 

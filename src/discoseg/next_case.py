@@ -21,7 +21,7 @@ _NAMES = {"crf": "CRF", "size": "size"}
 
 @dataclass(frozen=True)
 class NextCase:
-    """A training case, how much it promises, and where to begin.
+    """A training case, its score, and where to begin.
 
     ``slice`` of ``slices``, counted from 0, lies across the ``axis`` x, y or z of the image file as it is stored
     (nibabel's first, second, third); where the file cannot be read any more (``in_file`` is False), across z of the
@@ -39,7 +39,7 @@ class NextCase:
 
 
 def rank_cases(run: Path, *, top: int | None = None) -> list[NextCase]:
-    """Return the training cases of a run that have voxels left to annotate, the most rewarding first, ``top`` at most.
+    """Return the training cases of a run that have voxels left to annotate, the highest score first, ``top`` at most.
 
     They are as the last finished epoch left them, so a training that still runs has some, too.
     """
@@ -58,7 +58,7 @@ def rank_cases(run: Path, *, top: int | None = None) -> list[NextCase]:
 
 
 def explain(measures: Mapping[str, float]) -> str:
-    """Return why a case may be worth a minute, by its row of next.csv."""
+    """Return in words what a case's row of next.csv says."""
     differ = {name: measures[f"differ_{name}"] for name in _NAMES if f"differ_{name}" in measures}
     if not differ:
         return f"the network is unsure: entropy {measures['entropy']:.2f} of 1 on open voxels"

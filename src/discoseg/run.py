@@ -128,7 +128,7 @@ class RunFolder:
         _write_text(self.root / "metrics.csv", _csv(history))
 
     def write_next(self, rows: Sequence[Mapping[str, str | float]]) -> None:
-        """Write next.csv anew, a row for each training case, the most rewarding one first."""
+        """Write next.csv anew, a row for each training case, the highest score first."""
         _write_text(self.root / "next.csv", _csv(sorted(rows, key=lambda row: -float(row["score"]))))
 
     def write_epoch(self, last: Mapping[str, float], seconds: Mapping[str, float]) -> None:
