@@ -33,6 +33,8 @@ from discoseg.config import (
 )
 from discoseg.errors import UserError
 from discoseg.passes import TrainingPass
+from discoseg.report import write_report
+from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
 from discoseg.state import State
@@ -108,6 +110,13 @@ def test_a_warm_up_hears_of_seeds_alone(examples: list[Example], tmp_path: Path)
     assert [row["loss_seeds"] for row in rows[:2]] == [row["loss_seeds"] for row in alone[:2]]
     assert [float(row["loss_size"]) > 0 for row in rows] == [False, False, True, True]
     assert [row["mu_crf"] != "" for row in rows] == [False, True, True, True]  # proposals for the third epoch
+    assert [row["size_dice"] != "" for row in rows] == [False, True, True, True]
+    (read,) = read_runs([tmp_path / "run"])
+    assert len(read.timing["crf"]) == 4
+    assert read.timing["crf"][0] == 0 < read.timing["crf"][3]
+    assert "crf" not in read.snapshots[1]["phantom0"]
+    assert "crf" in read.snapshots[4]["phantom0"]
+    write_report([tmp_path / "run"], tmp_path / "report.html")
 
     def interrupt(done: float, message: str) -> None:
         if done == 1:

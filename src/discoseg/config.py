@@ -160,7 +160,8 @@ class AdmmConfig:
     ramp_epochs: int = 20
     """Epochs that the ramp takes to reach μ."""
     warm_up: int = 0
-    """Epochs on annotated voxels alone before the first proposals, for annotations that leave most of a volume open."""
+    """Epochs on annotated voxels alone before the first proposals, for annotations that leave most of a volume open;
+    methods without proposals have none."""
 
     def __post_init__(self) -> None:
         _require(0 < self.mu_crf < math.inf, f"--admm.mu-crf {self.mu_crf} must be positive")
@@ -173,6 +174,11 @@ class AdmmConfig:
         )
         _require(self.ramp_epochs >= 1, f"--admm.ramp-epochs {self.ramp_epochs} must be at least 1")
         _require(self.warm_up >= 0, f"--admm.warm-up {self.warm_up} must be 0 or more")
+
+    @property
+    def first_proposals(self) -> int:
+        """After how many epochs the first proposals are made."""
+        return max(1, self.warm_up)
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,10 @@ class Config:
         _require(
             self.admm.soft_bounds is None or self.uses_size,
             f"--admm.soft-bounds is about size proposals, which --method {self.method} does not make: leave it out",
+        )
+        _require(
+            not self.priors or self.admm.warm_up < self.epochs,
+            f"--admm.warm-up {self.admm.warm_up} leaves none of --epochs {self.epochs} for proposals; lower it",
         )
         _require(0 <= self.seed < 2**63, f"--seed {self.seed} must be 0 or more")
         _require(0 <= self.penalty < math.inf, f"--penalty {self.penalty} must not be negative")

@@ -56,18 +56,21 @@ class Disagreement:
 
         return compare
 
-    def by_case(self, state: State) -> list[Row]:
+    def by_case(self, state: State, first_proposals: int = 1) -> list[Row]:
         """Return a row for each case after an epoch, and note in ``state`` how much its proposals changed.
 
         ``primal_*`` is the root mean square of s − y over open voxels and structures, ``differ_*`` the share of open
         voxels where network and proposal have different labels, ``unstable_*`` the share whose proposal has changed
         since the epoch before, a mean over the last epochs, and ``entropy`` the mean over open voxels, 1 where all
-        labels are equally probable. ``slice`` of ``slices`` (from 0, on the network's grid) has the most disagreement.
+        labels are equally probable; before the epoch ``first_proposals`` there is this alone. ``slice`` of ``slices``
+        (from 0, on the network's grid) has the most disagreement.
         """
         self._measure_entropy()
         read = torch.cat([self._entropy, *self._compared.values()]).cpu().numpy()  # one wait for the device
         entropy, compared = read[0], dict(zip(self._compared, read[1:].reshape(-1, 3, len(self._open)), strict=True))
-        if state.epoch > 1:
+        if state.epoch < first_proposals:
+            compared = {}
+        if state.epoch > first_proposals:
             for name, (_, _, changed) in compared.items():
                 latest = (self._by_volume(changed) / self._open_voxels).tolist()
                 state.changes[name] = [*state.changes.get(name, []), latest][-STABLE_EPOCHS:]

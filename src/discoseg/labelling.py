@@ -61,7 +61,10 @@ class LabelProposer:
         part = slice(self._stops[first], self._stops[last])
         places = self._places[part]
         values = probability.flatten(1)[:, places] + prior.multiplier.flatten(1)[:, places]
-        self._costs[1:, part].copy_((1 - values - values.sum(dim=0)) / 2, non_blocking=True)
+        new = (1 - values - values.sum(dim=0)) / 2
+        # Row by row: together they are not contiguous, and such a copy waits for the device.
+        for row, costs in zip(self._costs[1:], new, strict=True):
+            row[part].copy_(costs, non_blocking=True)
         there = None
         if probability.is_cuda:
             there = torch.cuda.Event(blocking=True)
@@ -124,13 +127,20 @@ def assignment(examples: Sequence[Example], admm: AdmmConfig) -> Solve:
 
 def _open_limits(example: Example, admm: AdmmConfig) -> tuple[list[int], list[int]]:
     """Return how many of the voxels that seeds leave open the background and each structure get, least and most."""
+    low, high = _limits_inside(example, admm, admm.margin)
+    if sum(low) > high[0]:  # with the margin structures do not fit together: they do without
+        low, high = _limits_inside(example, admm, 0.0)
+    return low, high
+
+
+def _limits_inside(example: Example, admm: AdmmConfig, margin: float) -> tuple[list[int], list[int]]:
     assert example.bounds is not None
     seeds = example.seeds if admm.honour_seeds else np.full_like(example.seeds, -1)
     unknown = int(np.count_nonzero(seeds < 0))
     low, high = [0], [unknown]
     for number, bounds in enumerate(example.bounds, start=1):
         own = np.where(seeds > 0, seeds == number, seeds).astype(np.int8)
-        inside, seeded = bounds.inside(admm.margin, own), int(np.count_nonzero(own == 1))
+        inside, seeded = bounds.inside(margin, own), int(np.count_nonzero(own == 1))
         low.append(max(inside.low_vox - seeded, 0))
         high.append(min(inside.high_vox - seeded, unknown))
     return low, high

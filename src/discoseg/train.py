@@ -106,9 +106,10 @@ def train_on(
                 if row.get("val_dice", -1.0) > state.best_dice:
                     state.best_dice, state.best_epoch = row["val_dice"], state.epoch
                     save_model(folder.best, state, config, model)
-                folder.write_snapshot(state.epoch, config.epochs, training, predict.probability, state.priors)
+                made = state.priors if state.epoch >= config.admm.first_proposals else []
+                folder.write_snapshot(state.epoch, config.epochs, training, predict.probability, made)
                 folder.write_metrics(state.history)
-                folder.write_next(work.disagreement.by_case(state))
+                folder.write_next(work.disagreement.by_case(state, config.admm.first_proposals))
                 if written := state.epoch in (1, config.epochs) or checkpoints.due:
                     checkpoints.write(folder.latest, state, config, material.data)  # last: what it says is there
             folder.write_epoch(state.history[-1], clock.seconds)
@@ -158,7 +159,9 @@ def _run_epoch(
 ) -> dict[str, float]:
     """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
     learn, predict, validate, proposers, *_ = work
-    proposing = state.epoch + 1 >= config.admm.warm_up  # what the next epoch is drawn to
+    proposing = state.epoch + 1 >= config.admm.first_proposals  # what the next epoch is drawn to
+    for prior in state.priors:
+        clock.seconds[prior.name] += 0.0  # every row of timing.csv has every phase
     settled = None
     if material.device.type == "cuda":
         settled = torch.cuda.Event()
@@ -187,8 +190,8 @@ def _run_epoch(
             row |= score_epoch(validate.all(), material.held_out, material.validation, prefix="val")
     if proposing:
         row |= _update_prior(state, "crf", work, material, config, clock)
-    with clock("score"):
-        row |= score_proposals(state.priors, material.slices, material.training)
+        with clock("score"):
+            row |= score_proposals(state.priors, material.slices, material.training)
     return row
 
 

@@ -109,8 +109,8 @@ ALL_TASKS = (*TASKS, *OURS, *SCRIBBLES)
 class Length:
     """How long trainings are, where not as long as their task's.
 
-    ``epochs`` is another schedule: the learning rate's decay is scaled along. ``until`` is where a training stops in
-    its schedule, so that its best epoch is one which the whole training has too.
+    ``epochs`` is another schedule: the learning rate's decay and the warm-up are scaled along. ``until`` is where a
+    training stops in its schedule, so that its best epoch is one which the whole training has too.
     """
 
     epochs: int | None = None
@@ -125,7 +125,14 @@ class Length:
         """Return a configuration of this length."""
         if self.epochs is not None:
             every = max(1, round(config.optimiser.lr_every * self.epochs / config.epochs))
-            config = replace(config, epochs=self.epochs, optimiser=replace(config.optimiser, lr_every=every))
+            share, most = self.epochs / config.epochs, self.epochs - 1
+            warm_up = min(most, max(1, round(config.admm.warm_up * share))) if config.admm.warm_up else 0
+            config = replace(
+                config,
+                epochs=self.epochs,
+                optimiser=replace(config.optimiser, lr_every=every),
+                admm=replace(config.admm, warm_up=warm_up),
+            )
         return config if self.until is None else replace(config, epochs=min(self.until, config.epochs))
 
 
@@ -235,11 +242,20 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
         case "ablations" | "search":
             tuning = what == "search"
             plain = Cell(name, "crf+size", 0.1, tuning=tuning)
-            varied = [replace(plain, variant=variant) for variant in variants]
+            varied = [replace(plain, variant=variant) for variant in variants if _is_possible(variant, task)]
             changed = [cell for cell in varied if cell.config([task]) != plain.config([task])]
             if "," in (task.config.label or ""):  # several structures have no calibrated cuts
                 changed = [cell for cell in changed if not cell.config([task]).calibrates]
             return [Cell(name, "full", tuning=tuning), plain, *changed]
+
+
+def _is_possible(variant: str, task: Task) -> bool:
+    """Say whether a task can have these settings; a warm-up, for one, must leave some of its epochs."""
+    try:
+        _vary(task.config, variant)
+    except UserError:
+        return False
+    return True
 
 
 def _eps(method: Method, eps: float) -> float | None:

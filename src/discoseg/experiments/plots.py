@@ -75,7 +75,7 @@ def draw_evolution(run: Run, path: Path) -> None:
         window = _window(shown["truth"])
         for value, colour in _SEED_COLOURS.items():
             _outline(row[0], (shown["seeds"] == value)[window], colour)
-        masks = (None, shown["crf"], shown["size"], shown["probability"] >= 128)
+        masks = (None, shown.get("crf"), shown.get("size"), shown["probability"] >= 128)  # a warm-up has none yet
         for axes, mask in zip(row, masks, strict=True):
             _show(axes, shown, window, mask)
         row[0].set_ylabel(f"epoch {epoch}")

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from discoseg.data.files import make_folder_whole, write_atomically
-from discoseg.data.layouts import find_dataset
+from discoseg.data.layouts import Case, Dataset, find_dataset
 from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.experiments import tables
@@ -161,12 +161,12 @@ def _make(
 
 def _leave_out(cells: Sequence[Cell], data: Path, tasks: Sequence[Task], made: Reproduction) -> list[Cell]:
     """Return the trainings whose datasets are there, and note how many are left out."""
-    folder_of = {task.name: data / task.dataset for task in tasks}
-    for folder in dict.fromkeys(folder_of[cell.task] for cell in cells):
+    needs = {task.name: [data / name for name in (task.dataset, task.seeds) if name is not None] for task in tasks}
+    for folder in dict.fromkeys(folder for cell in cells for folder in needs[cell.task]):
         if not folder.is_dir():
-            count = sum(folder_of[cell.task] == folder for cell in cells)
+            count = sum(folder in needs[cell.task] for cell in cells)
             made.notes.append(f"{folder} does not exist, so {count} trainings on it are left out")
-    return [cell for cell in cells if folder_of[cell.task].is_dir()]
+    return [cell for cell in cells if all(folder.is_dir() for folder in needs[cell.task])]
 
 
 def _groups(cells: Sequence[Cell], tasks: Sequence[Task]) -> Iterable[tuple[Task, list[Cell]]]:
@@ -203,18 +203,23 @@ def _train(
         _require_seeds(task, dataset, split, folder)
     else:
         folder = data / task.seeds
-        if not folder.is_dir():
-            raise UserError(f"{folder} does not exist: it must hold the annotations of {dataset}")
+        _require_validation(dataset, split)
     runs = {out / "runs" / cell.name: cell.config(tasks, length) for cell in cells}
     fit_many(dataset, runs, seeds=folder, split=split, device=device, at_once=jobs, resume=True, progress=progress)
 
 
-def _require_seeds(task: Task, dataset: Path, split: Path | None, folder: Path) -> None:
-    """Make a task's weak label maps, or make sure that those which are there are of the same training cases."""
+def _require_validation(dataset: Path, split: Path | None) -> tuple[Dataset, list[Case]]:
+    """Return a dataset and its training cases; some other case must validate."""
     found = find_dataset(dataset)
     training, validation = split_cases(found, split=split)
     if not validation:
         raise UserError(f"{split or dataset}: no case of {dataset} validates, so there is nothing to compare")
+    return found, training
+
+
+def _require_seeds(task: Task, dataset: Path, split: Path | None, folder: Path) -> None:
+    """Make a task's weak label maps, or make sure that those which are there are of the same training cases."""
+    found, training = _require_validation(dataset, split)
     text, beside = json.dumps([case.name for case in training], indent=1) + "\n", folder.with_suffix(".json")
     if not folder.is_dir():
         clicks = dataset / "clicks.json" if (dataset / "clicks.json").is_file() else None

@@ -94,12 +94,15 @@ def show_evolution(run: Run, gallery: Gallery) -> list[Sheet]:
     """For every case of the snapshots, epoch by epoch: truth, proposals, network output."""
     sheets = []
     for case, first in next(iter(run.snapshots.values())).items():
-        kinds = [kind for kind in ("crf", "size") if kind in first]
+        kinds = [kind for kind in ("crf", "size") if any(kind in cases[case] for cases in run.snapshots.values())]
         rows: list[tuple[str, list[Tile | None]]] = []
         for epoch, cases in run.snapshots.items():
             shown = cases[case]
             tiles: list[Tile | None] = [Tile(gallery.tile(shown, truth=True, seeds=True))]
-            tiles += [Tile(gallery.tile(shown, truth=True, mask=k), _slice_dice(shown, k)) for k in kinds]
+            for kind in kinds:  # a warm-up has none yet
+                made = kind in shown
+                tile = Tile(gallery.tile(shown, truth=True, mask=kind), _slice_dice(shown, kind)) if made else None
+                tiles.append(tile)
             tiles.append(_output(shown, gallery))
             rows.append((f"epoch {epoch}", tiles))
         names = {"crf": "CRF proposal", "size": "size proposal"}
