@@ -12,7 +12,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from discoseg.cli import main
 from discoseg.config import Config, CrfConfig
 from discoseg.data.phantom import make_phantom
 from discoseg.data.prepare import Grid
@@ -23,6 +22,7 @@ from discoseg.errors import UserError
 from discoseg.postprocess import Postprocessing
 from discoseg.predict import Model
 from discoseg.weak.bounds import Bounds
+from test_cli import run
 
 SHAPE = (2, 2, 3)
 MASKS = np.array(list(itertools.product([False, True], repeat=12))).reshape(-1, *SHAPE)
@@ -204,12 +204,6 @@ def test_what_is_not_given_is_the_trainings(scan: Volume, tmp_path: Path) -> Non
 
 
 # The command
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    return int(stop.value.code or 0)
 
 
 @pytest.fixture(scope="module")

@@ -74,30 +74,6 @@ def contrast_weights(
 
 
 @njit(nogil=True, cache=True)
-def surface_weight(
-    mask: NDArray[np.bool_],
-    image: NDArray,
-    offsets: NDArray[np.int64],
-    distances_mm: NDArray[np.float64],
-    sigma: float,
-) -> float:
-    """Return the sum of the weights, rounded to float32 as above, of all pairs that the mask separates."""
-    depth, height, width = image.shape
-    falloff = -0.5 / sigma**2
-    total = np.float64(0)
-    for z in range(depth):
-        for y in range(height):
-            for x in range(width):
-                for j in range(offsets.shape[0]):
-                    z2, y2, x2 = z + offsets[j, 0], y + offsets[j, 1], x + offsets[j, 2]
-                    inside = z2 < depth and 0 <= y2 < height and 0 <= x2 < width
-                    if inside and mask[z, y, x] != mask[z2, y2, x2]:
-                        difference = np.float64(image[z, y, x]) - image[z2, y2, x2]
-                        total += np.float32(math.exp(falloff * difference * difference) / distances_mm[j])
-    return total
-
-
-@njit(nogil=True, cache=True)
 def border_weight(
     labels: NDArray[np.int8],
     pairs: NDArray[np.float64],

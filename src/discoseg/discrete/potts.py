@@ -8,13 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from discoseg.discrete.contrast import (
     arc_steps,
+    border_weight,
     charges_of_seeds,
     contrast_weights,
     distances_mm,
     forward_offsets,
     pull_of_neighbours,
     same_seeds,
-    surface_weight,
 )
 from discoseg.discrete.mincut import NO_GUESS, Guess, Pairs, Part, begin_cut, cut
 from discoseg.discrete.preflow import Flow, borrow_flow, borrow_room
@@ -22,6 +22,7 @@ from discoseg.errors import UserError
 
 Box = tuple[slice, slice, slice]
 
+_ONE_BORDER = 1 - np.eye(2)  # between mask and rest
 _ONE_VOXEL = slice(0, 1), slice(0, 1), slice(0, 1)  # in place of the box around unknown voxels, where there are none
 
 
@@ -111,7 +112,9 @@ class PottsGrid:
         """Return the energy of a mask of the image's shape (see `cut`), in double precision."""
         volume = np.ascontiguousarray(self._checked(mask, "mask").astype(bool))
         cost = self._checked(unary, "unary")
-        surface = surface_weight(volume, self._image, self._offsets, self._distances_mm, self._sigma)
+        surface = border_weight(
+            volume.view(np.int8), _ONE_BORDER, self._image, self._offsets, self._distances_mm, self._sigma
+        )
         return float(cost[volume].sum(dtype=np.float64)) + strength * surface
 
     def pull(self, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
