@@ -95,3 +95,23 @@ def _example(name: str, image: np.ndarray, truth: np.ndarray) -> Example:
     seeds[~binary_dilation(truth, disc, iterations=4)] = 0
     bounds = (bounds_from_eps(int(truth.sum()), 0.1),)
     return Example(name, image, seeds, truth.astype(np.int8), (9.0, 4.0, 4.0), bounds)
+
+
+@pytest.fixture(scope="session")
+def hearts() -> list[Example]:
+    """Four phantoms with all their structures: scribbles inside each and outside all, bounds of ±10 %."""
+    from scipy.ndimage import binary_dilation, binary_erosion
+
+    grid, disc = Grid((32, 32), (0.5, 99.5), "LPS"), np.ones((1, 3, 3), bool)
+    found = []
+    for seed in range(4):
+        phantom = make_phantom(seed, in_plane=(48, 48))
+        truth = labels_to_grid(phantom.label, grid).astype(np.int8)
+        seeds = np.full(truth.shape, -1, np.int8)
+        seeds[~binary_dilation(truth > 0, disc, iterations=3)] = 0
+        for value in (1, 2, 3):
+            seeds[binary_erosion(truth == value, disc[:, 1:])] = value
+        bounds = tuple(bounds_from_eps(int((truth == value).sum()), 0.1) for value in (1, 2, 3))
+        image = image_to_grid([phantom.image], grid, name="phantom")
+        found.append(Example(f"heart{seed}", image, seeds, truth, (9.0, 4.0, 4.0), bounds, ("RV", "MYO", "LV")))
+    return found

@@ -14,7 +14,7 @@ import torch
 
 from discoseg import replay
 from discoseg import train as training
-from discoseg.config import Config, Method, NetworkConfig
+from discoseg.config import Config, Coupling, Method, NetworkConfig
 from discoseg.kernels import kernels_on
 from discoseg.material import Material
 from discoseg.networks import build_network
@@ -23,15 +23,37 @@ from discoseg.selection import SizeSelector
 from discoseg.state import State
 from discoseg.train import train_on
 from discoseg.weak.examples import Example
+from test_structures import MODEL as HEARTS_MODEL
+from test_structures import SMALL as HEARTS
 from test_train import MODEL, SMALL
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda")
 
 
-def _train(examples: list[Example], config: Config, run: Path) -> State:
+def _train(examples: list[Example], config: Config, run: Path, model: dict[str, Any] = MODEL) -> State:
     with Material(examples[:3], examples[3:], CUDA) as material:
-        return train_on(material, config, run, model=MODEL)
+        return train_on(material, config, run, model=model)
+
+
+def _apart(
+    examples: list[Example],
+    config: Config,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: dict[str, Any] = MODEL,
+) -> float:
+    """Train with recorded steps and with plain ones; return how far apart the weights end, in shares of their way."""
+    weights = []
+    for plain_runs in (1, 10**9):
+        monkeypatch.setattr(replay, "_EAGER_RUNS", plain_runs)
+        network = _train(examples, config, folder / str(plain_runs), model).network
+        weights.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+    torch.manual_seed(config.seed)
+    classes, width = 1 + len(examples[0].structures), config.network.width
+    start = build_network(config.network.name, channels=1, classes=classes, width=width).to(CUDA)
+    way = weights[1] - torch.cat([p.detach().flatten() for p in start.parameters()])
+    return float((weights[0] - weights[1]).norm() / way.norm())
 
 
 @pytest.fixture
@@ -70,15 +92,24 @@ def test_recorded_steps_equal_plain_ones(
         admm=replace(SMALL.admm, coupling="entropy" if name == "enet" else "square"),
         optimiser=replace(SMALL.optimiser, lr=1e-3),
     )
-    weights = []
-    for plain_runs in (0, 10**9):
-        monkeypatch.setattr(replay, "_EAGER_RUNS", plain_runs or 1)
-        network = _train(examples, config, tmp_path / str(plain_runs)).network
-        weights.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
-    torch.manual_seed(config.seed)
-    start = build_network(name, channels=1, classes=2, width=8).to(CUDA)
-    way = weights[1] - torch.cat([p.detach().flatten() for p in start.parameters()])
-    assert float((weights[0] - weights[1]).norm() / way.norm()) < 0.1
+    assert _apart(examples, config, tmp_path, monkeypatch) < 0.1
+
+
+@pytest.mark.usefixtures("no_dropout")
+@pytest.mark.parametrize("coupling", ["square", "entropy"])
+@pytest.mark.parametrize("method", ["crf+size", "partial"])
+def test_recorded_steps_of_several_structures_equal_plain_ones(
+    hearts: list[Example], tmp_path: Path, method: Method, coupling: Coupling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(
+        HEARTS,
+        method=method,
+        epochs=4,
+        augment=replace(HEARTS.augment, noise=0.0),
+        admm=replace(HEARTS.admm, coupling=coupling, warm_up=2),
+        optimiser=replace(HEARTS.optimiser, lr=1e-3),
+    )
+    assert _apart(hearts, config, tmp_path, monkeypatch, HEARTS_MODEL) < 0.1
 
 
 def test_selection_equals_the_cpus() -> None:

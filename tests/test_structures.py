@@ -17,8 +17,7 @@ from discoseg import losses
 from discoseg.admm import Prior, stack_targets
 from discoseg.config import AdmmConfig, Config, Coupling, CrfConfig, GridConfig, Method, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import Dataset
-from discoseg.data.phantom import LABELS, make_phantom, write_phantom_dataset
-from discoseg.data.prepare import Grid, image_to_grid, labels_to_grid
+from discoseg.data.phantom import LABELS, write_phantom_dataset
 from discoseg.data.volume import read_volume, write_volume
 from discoseg.discrete import PottsGrid, assign_by_size, label_by_expansion
 from discoseg.errors import UserError
@@ -28,7 +27,7 @@ from discoseg.proposals import CrfProposer, SizeProposer, open_regions
 from discoseg.scores import label_map, score_cases, score_epoch, score_proposals
 from discoseg.slices import stack_slices
 from discoseg.train import train
-from discoseg.weak.bounds import Bounds, bounds_from_eps, check_feasible_together
+from discoseg.weak.bounds import Bounds, check_feasible_together
 from discoseg.weak.examples import Example, chosen_label, chosen_labels
 from discoseg.workflow import fit, gather_inputs
 
@@ -42,26 +41,6 @@ SMALL = Config(
     crf=CrfConfig(strength=0.3, sigma=0.1),
 )
 MODEL = {"labels": dict(zip(STRUCTURES, (1, 2, 3), strict=True)), "orientation": "LPS", "channels": 1}
-
-
-@pytest.fixture(scope="module")
-def hearts() -> list[Example]:
-    """Four phantoms with all their structures: scribbles inside each and outside all, bounds of ±10 %."""
-    from scipy.ndimage import binary_dilation, binary_erosion
-
-    grid, disc = Grid((32, 32), (0.5, 99.5), "LPS"), np.ones((1, 3, 3), bool)
-    found = []
-    for seed in range(4):
-        phantom = make_phantom(seed, in_plane=(48, 48))
-        truth = labels_to_grid(phantom.label, grid).astype(np.int8)
-        seeds = np.full(truth.shape, -1, np.int8)
-        seeds[~binary_dilation(truth > 0, disc, iterations=3)] = 0
-        for value in (1, 2, 3):
-            seeds[binary_erosion(truth == value, disc[:, 1:])] = value
-        bounds = tuple(bounds_from_eps(int((truth == value).sum()), 0.1) for value in (1, 2, 3))
-        image = image_to_grid([phantom.image], grid, name="phantom")
-        found.append(Example(f"heart{seed}", image, seeds, truth, (9.0, 4.0, 4.0), bounds, STRUCTURES))
-    return found
 
 
 @pytest.fixture
