@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.ndimage import generate_binary_structure, label
 
 from discoseg.discrete import Expansion, PottsGrid, energy_of_labels, label_by_expansion
-from discoseg.discrete.moves import Model, borrow_posed, propose_move
+from discoseg.discrete.moves import Model, Posed, propose_move
+from discoseg.discrete.pieces import find_pieces
 from discoseg.discrete.preflow import borrow_flow, borrow_room
 from discoseg.errors import UserError
 
@@ -83,7 +85,15 @@ def propose(
     z, y, x = (slice(low, low + size) for low, size in zip(part.corner, part.shape, strict=True))
     moved = grid._as_volume(labels.copy())
     boxed = np.ascontiguousarray(np.reshape(costs, (len(costs), *moved.shape))[:, z, y, x]).reshape(len(costs), -1)
-    voxels, posed = boxed.shape[1], borrow_posed(boxed.shape[1], grid.neighbours)
+    voxels, arcs = boxed.shape[1], grid.neighbours
+    posed = Posed(
+        movable=np.empty(voxels, np.bool_),
+        cost=np.empty(voxels),
+        weights=np.empty((voxels, arcs // 2), np.float32),
+        totals=np.empty(voxels, np.float32),
+        mask=np.empty(voxels, np.bool_),
+        labels=np.empty(voxels, np.int8),
+    )
     model, before = Model(boxed, strength, metric, part), moved[z, y, x].flatten()
     if propose_move(model, before, alpha, borrow_flow(voxels, grid.neighbours), borrow_room(voxels), posed):
         moved[z, y, x] = posed.labels.reshape(part.shape)
@@ -220,6 +230,28 @@ def test_ends_like_pymaxflow(neighbours: int) -> None:
         theirs = expand_by_pymaxflow(start, forced, weights, offsets, strength * metric, least_gain=1e-9)
         expected = energy_of_labels(grid, theirs, costs, strength=strength, pairs=metric)
         assert result.energy == pytest.approx(expected, abs=1e-6 * np.abs(costs).sum())
+
+
+@pytest.mark.parametrize("neighbours", [6, 26])
+def test_pieces_are_the_connected_components(neighbours: int) -> None:
+    rng = np.random.default_rng(neighbours)
+    for shape in ((4, 9, 8), (1, 20, 17), (6, 1, 5)):
+        grid, seeds = random_grid(rng, shape, neighbours), random_seeds(rng, shape, 3)
+        seeds[:, :, -2:] = 0
+        contested = rng.random(shape) < 0.4
+        part = grid._open(seeds)
+        number, queue = np.empty((2, part.free.size), np.int32)
+        boxes = find_pieces(contested, part, number, queue)
+        box = tuple(slice(low, low + size) for low, size in zip(part.corner, part.shape, strict=True))
+        touching = generate_binary_structure(3, 3 if neighbours == 26 else 1)
+        expected, count = label((contested & (seeds < 0))[box], touching)
+        assert len(boxes) == count
+        pairs = set(zip(number.tolist(), expected.ravel().tolist(), strict=True))
+        assert len(pairs) == len(set(number.tolist())) == len(np.unique(expected))
+        for piece, (*low, z, y, x) in enumerate(boxes.tolist()):
+            places = np.argwhere(number.reshape(part.shape) == piece)
+            np.testing.assert_array_equal(low, np.maximum(places.min(axis=0) - 1, 0))
+            np.testing.assert_array_equal((z, y, x), np.minimum(places.max(axis=0) + 2, part.shape))
 
 
 def test_forbidden_classes_do_not_coarsen_the_others() -> None:

@@ -88,14 +88,16 @@ def border_weight(
     total = np.float64(0)
     for z in range(depth):
         for y in range(height):
-            for x in range(width):
-                a = labels[z, y, x]
-                for j in range(offsets.shape[0]):
-                    z2, y2, x2 = z + offsets[j, 0], y + offsets[j, 1], x + offsets[j, 2]
-                    if z2 < depth and 0 <= y2 < height and 0 <= x2 < width and labels[z2, y2, x2] != a:
-                        difference = np.float64(image[z, y, x]) - image[z2, y2, x2]
+            for j in range(offsets.shape[0]):
+                z2, y2, step = z + offsets[j, 0], y + offsets[j, 1], offsets[j, 2]
+                if z2 >= depth or not 0 <= y2 < height:
+                    continue
+                row, row2 = labels[z, y], labels[z2, y2]
+                for x in range(max(0, -step), min(width, width - step)):
+                    if row[x] != row2[x + step]:
+                        difference = np.float64(image[z, y, x]) - image[z2, y2, x + step]
                         weight = np.float32(math.exp(falloff * difference * difference) / distances_mm[j])
-                        total += weight * pairs[a, labels[z2, y2, x2]]
+                        total += weight * pairs[row[x], row2[x + step]]
     return total
 
 

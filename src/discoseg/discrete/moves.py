@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from discoseg.discrete.mincut import Guess, Pairs, Part, cut
 from discoseg.discrete.preflow import Flow, Room, inner
-from discoseg.discrete.scratch import borrow
 
 SLACK = 1e-5  # relative; sums of weights are in single precision
 
@@ -43,18 +42,6 @@ class Posed(NamedTuple):
     totals: NDArray[np.float32]  # over all neighbours
     mask: NDArray[np.bool_]  # voxels that take α
     labels: NDArray[np.int8]  # after the move
-
-
-def borrow_posed(voxels: int, arcs: int) -> Posed:
-    """Return memory that is valid until the same thread borrows the next."""
-    return Posed(
-        movable=borrow("movable", voxels, np.bool_),
-        cost=borrow("move_cost", voxels, np.float64),
-        weights=borrow("move_weights", voxels * arcs // 2, np.float32).reshape(voxels, arcs // 2),
-        totals=borrow("move_totals", voxels, np.float32),
-        mask=borrow("move_mask", voxels, np.bool_),
-        labels=borrow("moved_labels", voxels, np.int8),
-    )
 
 
 @njit(nogil=True, cache=True)
