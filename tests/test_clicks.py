@@ -102,7 +102,7 @@ def test_click_on_grid_is_the_pixel_over_the_voxel_centre(data: st.DataObject, s
         ("c.csv", "", "line 1: the columns must be case,x,y,z"),
         ("c.csv", "case,x,y\na,1,2\n", "line 1: the columns must be case,x,y,z, not case,x,y"),
         ("c.csv", "case;x;y;z\na;1;2;3\n", "line 1: the columns"),
-        ("c.csv", "case,x,x,y,z\na,1,2,3,4\n", "line 1: a column occurs twice"),
+        ("c.csv", "case,x,x,y,z\na,1,2,3,4\n", "line 1: the column x occurs twice; remove one"),
         ("c.csv", "case,x,y,z\n", "no click"),
         ("c.csv", "case,x,y,z\n\na,1,2,three\n", "line 3: z must be a number, not 'three'"),
         ("c.csv", "case,x,y,z\na,1,2,3\nb,1,,3\n", "line 3: y must be a number"),

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.data.files import write_atomically
+from discoseg.data.rows import read_text
 from discoseg.data.volume import Volume, format_shape
 from discoseg.errors import UserError
-from discoseg.weak.tables import read_table, read_text
+from discoseg.weak.tables import read_table
 
 Space = Literal["voxel", "world"]
 _KEYS: dict[str, Space] = {"voxel": "voxel", "world_mm": "world"}
