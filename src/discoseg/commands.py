@@ -69,16 +69,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Turn one click per volume into weak label maps, by an atlas of masks aligned at their centres."""
+    """Turn one click per volume and structure into weak label maps, by an atlas of masks aligned at their centres."""
 
     dataset: DatasetArgument
     """Folder of the dataset."""
     out: Path
     """Folder for the weak label maps and the atlas; must be new or empty."""
     label: str | None = None
-    """The structure, by name or value; may be left out where the dataset has only one."""
+    """The structure, by name or value; several are joined by commas (RV,MYO,LV), or all. May be left out where the
+    dataset has only one."""
     clicks: Path | None = None
-    """JSON or CSV file of clicks by case; without it the centre of each training mask is the click."""
+    """JSON or CSV file of clicks by case, of several structures one on each; without it the centre of each training
+    mask is the click."""
     atlas: Path | None = None
     """An atlas.npz made before; without it one is built from the masks of the training cases, a group (ED, ES) each."""
     split: Path | None = None
@@ -93,7 +95,7 @@ class Seeds:
         from discoseg.data.layouts import find_dataset
         from discoseg.data.splits import split_cases
         from discoseg.progress import progress_bars
-        from discoseg.weak.examples import chosen_label
+        from discoseg.weak.examples import chosen_labels
         from discoseg.weak.seeds import make_seeds
         from discoseg.weak.seeds_table import print_seeds
 
@@ -104,7 +106,7 @@ class Seeds:
                 dataset,
                 training,
                 self.out,
-                label=chosen_label(dataset, self.label),
+                label=list(chosen_labels(dataset, self.label).values()),
                 grid=GridConfig(self.grid),
                 clicks=self.clicks,
                 atlas=self.atlas,
