@@ -351,6 +351,9 @@ class Evaluate:
     """Folder of reference label maps, or a dataset."""
     label: tuple[str, ...] = ()
     """Structures to compare, by value, or by name where REFERENCES is a dataset; all that are predicted if none."""
+    run_folder: Path | None = None
+    """Run folder that the predictions are of: rows then say which cases it was trained on or validated by (part), and
+    means are of each part by itself."""
     out: Path | None = None
     """Write the table to this .csv or .json file as well; it must not exist yet."""
 
@@ -360,7 +363,7 @@ class Evaluate:
 
         if self.out is not None:
             require_new_table(self.out)
-        evaluation = evaluate(self.predictions, self.references, labels=self.label)
+        evaluation = evaluate(self.predictions, self.references, labels=self.label, run=self.run_folder)
         if self.out is not None:
             write_evaluation(self.out, evaluation)
         print_evaluation(evaluation)
