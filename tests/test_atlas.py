@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from discoseg.errors import UserError
-from discoseg.weak.atlas import Atlas, build_atlas, centroid, load_atlas, save_atlas, seed_statistics
+from discoseg.weak.atlas import Atlas, build_atlas, centroid, load_atlas, merge_seeds, save_atlas, seed_statistics
 
 Mask = NDArray[np.bool_]
 masks = hnp.arrays(bool, hnp.array_shapes(min_dims=3, max_dims=3, max_side=6)).filter(lambda mask: mask.any())
@@ -57,6 +57,9 @@ def test_seeds_are_a_window_of_the_template(mask: Mask, shape: tuple[int, int, i
     assert np.array_equal(atlas.seeds("", shape, click), window)
 
 
+TRUE = np.ones((2, 3, 4), bool)
+
+
 def two_groups() -> Atlas:
     small, large = np.zeros((2, 9, 9), bool), np.zeros((5, 9, 9), bool)
     small[1, 4, 4] = True
@@ -81,22 +84,25 @@ def test_empty_masks_are_named() -> None:
         build_atlas([])
 
 
-def test_saved_atlas_comes_back(tmp_path: Path) -> None:
-    path, atlas = tmp_path / "atlas.npz", two_groups()
-    save_atlas(path, atlas, meta={"grid": [256, 256], "label": "LV"})
+@pytest.mark.parametrize("labels", [[3], [3, 1]])
+def test_saved_atlas_comes_back(tmp_path: Path, labels: list[int]) -> None:
+    path, atlases = tmp_path / "atlas.npz", dict(zip(labels, [two_groups(), build_atlas([("ED", TRUE)])], strict=False))
+    save_atlas(path, atlases, meta={"grid": [256, 256]})
     found, meta = load_atlas(path)
-    assert meta == {"grid": [256, 256], "label": "LV"}
-    assert list(found.templates) == list(atlas.templates)
-    for group in atlas.templates:
-        expected = atlas.seeds(group, (6, 9, 9), (1, 3, 5))
-        assert np.array_equal(found.seeds(group, (6, 9, 9), (1, 3, 5)), expected)
+    assert meta == {"grid": [256, 256]}
+    assert list(found) == labels
+    for label, atlas in atlases.items():
+        assert list(found[label].templates) == list(atlas.templates)
+        for group in atlas.templates:
+            expected = atlas.seeds(group, (6, 9, 9), (1, 3, 5))
+            assert np.array_equal(found[label].seeds(group, (6, 9, 9), (1, 3, 5)), expected)
     assert [file.name for file in tmp_path.iterdir()] == ["atlas.npz"]
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"cut"])
 def test_damaged_atlas_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "atlas.npz"
-    save_atlas(path, two_groups(), meta={})
+    save_atlas(path, {1: two_groups()}, meta={})
     path.write_bytes(path.read_bytes()[:-40] if content == b"cut" else content)
     with pytest.raises(UserError, match=r"atlas\.npz is not a whole atlas"):
         load_atlas(path)
@@ -110,6 +116,20 @@ def test_missing_or_foreign_atlas_is_named(tmp_path: Path) -> None:
     for name in ("other.npz", "plain.npy"):
         with pytest.raises(UserError, match=f"{name} is not a whole atlas"):
             load_atlas(tmp_path / name)
+
+
+ownership = hnp.arrays(np.int8, (1, 2, 5), elements=st.integers(-1, 1))
+
+
+@given(st.lists(ownership, min_size=1, max_size=4))
+def test_merged_seeds_are_of_one_structure_at_most(alone: list[NDArray[np.int8]]) -> None:
+    merged = merge_seeds(alone)
+    assert np.array_equal(merged == 0, np.all([seeds == 0 for seeds in alone], axis=0))
+    for number, seeds in enumerate(alone, start=1):
+        others = [other == 1 for other in alone if other is not seeds]
+        assert np.array_equal(merged == number, (seeds == 1) & ~np.any([np.zeros(seeds.shape, bool), *others], axis=0))
+    if len(alone) == 1:
+        assert np.array_equal(merged, alone[0])
 
 
 def test_seed_statistics_count() -> None:

@@ -131,6 +131,16 @@ def test_run_predicts_evaluates_and_reports(
     assert "LV" in capsys.readouterr().out
 
 
+def test_an_evaluation_tells_training_from_validation(trained: Path, phantoms: Path, tmp_path: Path) -> None:
+    maps, table = phantoms / "labelsTr", tmp_path / "scores.csv"
+    assert run("evaluate", maps, phantoms, *LV, "--run-folder", trained, "--out", table) == 0
+    with table.open() as file:
+        parts = {row["case"]: row["part"] for row in csv.DictReader(file)}
+    facts = json.loads((trained / "run.json").read_text())
+    assert parts == {case: part for part in ("training", "validation") for case in facts[part]}
+    assert sorted(parts.values()) == ["training"] * 5 + ["validation"]
+
+
 def test_predict_cleans_masks_and_says_how_sure_it_is(trained: Path, phantoms: Path, tmp_path: Path) -> None:
     image = phantoms / "imagesTs/phantom_007_0000.nii.gz"
     plain, views = tmp_path / "plain", tmp_path / "views"

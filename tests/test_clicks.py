@@ -24,28 +24,44 @@ def test_json_and_csv_say_the_same(tmp_path: Path) -> None:
     as_csv.write_text("case,x,y,z,space\na,5,6,2,voxel\nb,40,2,-20,world\n")
     for path in (as_json, as_csv):
         clicks = read_clicks(path)
-        assert list(clicks) == ["a", "b"]
+        assert list(clicks) == [("a", ""), ("b", "")]
         assert [click.to_voxel(AFFINE) for click in clicks.values()] == [(5, 6, 2)] * 2
     as_csv.write_text("case,x,y,z\na,5,6,2\n")
-    assert read_clicks(as_csv)["a"].space == "voxel"
+    assert read_clicks(as_csv)["a", ""].space == "voxel"
+
+
+def test_several_structures_have_a_click_each(tmp_path: Path) -> None:
+    as_json, as_csv = tmp_path / "clicks.json", tmp_path / "clicks.csv"
+    as_json.write_text(
+        '{"a": {"LV": {"voxel": [5, 6, 2]}, "RV": {"world_mm": [40.0, 2, -20]}}, "b": {"voxel": [1, 2, 3]}}'
+    )
+    as_csv.write_text("case,x,y,z,space,label\na,5,6,2,voxel,LV\na,40,2,-20,world,RV\nb,1,2,3,,LV\n")
+    for path, third in ((as_json, ""), (as_csv, "LV")):
+        clicks = read_clicks(path)
+        assert list(clicks) == [("a", "LV"), ("a", "RV"), ("b", third)]
+        assert [click.to_voxel(AFFINE) for click in clicks.values()] == [(5, 6, 2), (5, 6, 2), (1, 2, 3)]
 
 
 names = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1)
 positions = st.tuples(*[st.floats(-1e6, 1e6)] * 3)
+spaces = st.sampled_from(["voxel", "world"])
 
 
 @settings(max_examples=25, deadline=None)  # every example is a file, flushed to the disk
-@given(entries=st.dictionaries(names, st.tuples(positions, st.sampled_from(["voxel", "world"])), min_size=1))
+@given(
+    entries=st.dictionaries(st.tuples(names, names), st.tuples(positions, spaces), min_size=1)
+    | st.dictionaries(st.tuples(names, st.just("")), st.tuples(positions, spaces), min_size=1)
+)
 @pytest.mark.parametrize("suffix", ["json", "csv"])
 def test_written_clicks_read_back(
-    tmp_path_factory: pytest.TempPathFactory, suffix: str, entries: dict[str, tuple]
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, entries: dict[tuple[str, str], tuple]
 ) -> None:
     path = tmp_path_factory.mktemp("clicks") / f"clicks.{suffix}"
-    clicks = {case: Click(case, position, space) for case, (position, space) in entries.items()}
-    write_clicks(path, clicks)
+    write_clicks(
+        path, [Click(case, position, space, label=label) for (case, label), (position, space) in entries.items()]
+    )
     found = read_clicks(path)
-    assert {case: (c.position, c.space) for case, c in found.items()} == entries
-    assert list(found) == list(clicks)
+    assert {key: (c.position, c.space) for key, c in found.items()} == entries
 
 
 @given(voxel=st.tuples(*[st.integers(-50, 300)] * 3), off=st.tuples(*[st.floats(-0.49, 0.49)] * 3))
@@ -99,14 +115,19 @@ def test_click_on_grid_is_the_pixel_over_the_voxel_centre(data: st.DataObject, s
         ("c.json", '{"a": {"voxel": [1, 2, "3"]}}', "case a: voxel must be three numbers"),
         ("c.json", '{"a": {"voxel": [1, 2, NaN]}}', "case a: voxel must be three numbers"),
         ("c.json", '{"a": {"voxel": [1, 2, true]}}', "case a: voxel must be three numbers"),
+        ("c.json", '{"a": {"LV": {"voxel": [1, 2]}}}', r"case a, LV: voxel must be three numbers .*not \[1, 2\]"),
+        ("c.json", '{"a": {"LV": {"voxel": [1, 2, 3]}, "RV": {}}}', "case a, RV needs"),
+        ("c.json", '{"a": {"LV": {"voxel": [1, 2, 3]}, "RV": [1, 2, 3]}}', "case a needs"),
         ("c.csv", "", "line 1: the columns must be case,x,y,z"),
         ("c.csv", "case,x,y\na,1,2\n", "line 1: the columns must be case,x,y,z, not case,x,y"),
         ("c.csv", "case;x;y;z\na;1;2;3\n", "line 1: the columns"),
-        ("c.csv", "case,x,x,y,z\na,1,2,3,4\n", "line 1: a column occurs twice"),
+        ("c.csv", "case,x,x,y,z\na,1,2,3,4\n", "line 1: the column x occurs twice; remove one"),
         ("c.csv", "case,x,y,z\n", "no click"),
         ("c.csv", "case,x,y,z\n\na,1,2,three\n", "line 3: z must be a number, not 'three'"),
         ("c.csv", "case,x,y,z\na,1,2,3\nb,1,,3\n", "line 3: y must be a number"),
         ("c.csv", "case,x,y,z\na,1,2,3\na,1,2,3\n", "line 3: case a stands in line 2"),
+        ("c.csv", "case,x,y,z,label\na,1,2,3,LV\na,1,2,3,LV\n", "line 3: case a LV stands in line 2"),
+        ("c.csv", "case,x,y,z,label\na,1,2,3,\n", "line 2: the label has no name"),
         ("c.csv", "case,x,y,z\na,1,2\n", "line 2: 3 cells where the header has 4"),
         ("c.csv", "case,x,y,z,space\na,1,2,3,mm\n", "line 2: space must be voxel or world, not 'mm'"),
     ],

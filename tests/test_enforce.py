@@ -81,8 +81,11 @@ def test_a_jump_of_sizes_is_completed() -> None:
     assert 0 < found.gap <= 1.0
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.1, 0.6])
-def test_several_structures_meet_their_bounds(strength: float) -> None:
+FAR = np.array([[0, 1.5, 0.7], [1.5, 0, 0.9], [0.7, 0.9, 0]])  # a metric
+
+
+@pytest.mark.parametrize(("strength", "pairs"), [(0.0, None), (0.1, None), (0.6, None), (0.1, FAR), (0.6, FAR)])
+def test_several_structures_meet_their_bounds(strength: float, pairs: NDArray[np.float64] | None) -> None:
     shape = (1, 2, 3)
     every = np.array(list(itertools.product(range(3), repeat=6))).reshape(-1, *shape)
     counts = np.stack([(every == value).sum(axis=(1, 2, 3)) for value in (1, 2)], axis=1)
@@ -90,15 +93,17 @@ def test_several_structures_meet_their_bounds(strength: float) -> None:
         rng = np.random.default_rng(seed)
         grid = PottsGrid(rng.random(shape), spacing_mm=(2.0, 1.0, 1.0), sigma=0.4)
         s = rng.dirichlet(np.ones(3), shape).transpose(3, 0, 1, 2)[1:]
-        energies = np.array([energy_of(labels, s, grid=grid, strength=strength) for labels in every])
+        energies = np.array([energy_of(labels, s, grid=grid, strength=strength, pairs=pairs) for labels in every])
         for low, high in (([3, 0], [4, 6]), ([1, 5], [1, 5]), ([0, 0], [6, 6]), ([0, 0], [0, 1])):
             bounds = [Bounds(*pair) for pair in zip(low, high, strict=True)]
-            found = enforce(s, bounds, grid=grid, strength=strength)
+            found = enforce(s, bounds, grid=grid, strength=strength, pairs=pairs)
             best = energies[((counts >= low) & (counts <= high)).all(axis=1)].min()
             for value, bound in enumerate(bounds, start=1):
                 assert bound.low_vox <= np.count_nonzero(found.labels == value) <= bound.high_vox
             assert found.kind == ("optimal" if strength == 0 else "approximate")
             assert found.bound - 1e-6 <= best <= found.energy + 1e-6
+            own = energy_of(found.labels, s, grid=grid, strength=strength, pairs=pairs)
+            assert found.energy == pytest.approx(own)
             if strength == 0:
                 assert found.energy == pytest.approx(best)
 

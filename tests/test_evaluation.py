@@ -132,6 +132,31 @@ def test_writes_csv_and_json(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"e.csv", "e.json"}
 
 
+def test_training_and_held_out_cases_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "abc":
+        save(tmp_path / f"p/{name}_0000.nii.gz", cube() if name != "a" else np.roll(cube(), 1))
+        save(tmp_path / f"r/{name}.nii.gz", cube())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"training": ["b", "z"], "validation": ["a"]}')
+    found = evaluate(tmp_path / "p", tmp_path / "r", run=tmp_path / "run")
+    assert [(score.case, score.part) for score in found.scores] == [("a", "validation"), ("b", "training"), ("c", None)]
+    assert [(s.part, s.cases) for s in found.summaries()] == [(None, 1), ("training", 1), ("validation", 1)]
+    assert found.summaries()[1].dice_mean == 1.0 > found.summaries()[2].dice_mean
+    write_evaluation(tmp_path / "e.csv", found)
+    with (tmp_path / "e.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header[-1] == "part"  # behind what was there before
+    assert [row[-1] for row in rows] == ["validation", "training", ""]
+    write_evaluation(tmp_path / "e.json", found)
+    assert [case["part"] for case in json.loads((tmp_path / "e.json").read_text())["cases"]][1:] == ["training", None]
+    print_evaluation(found)
+    assert ["mean", "of", "1", "training", "1", "1.000", "0.00", "0.00"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
+    with pytest.raises(UserError, match=r"p: not a run folder: .*run\.json is missing or broken"):
+        evaluate(tmp_path / "p", tmp_path / "r", run=tmp_path / "p")
+
+
 def test_prints_cases_means_and_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     first = Score("patient001_frame01", 3, 0.5, 12.0, 1.0, 103.0, 104.0)

@@ -137,7 +137,7 @@ def test_dataset_is_complete_and_reproducible(tmp_path: Path) -> None:
 
 def test_clicks_and_atlas_of_a_dataset_fit(tmp_path: Path) -> None:
     write_phantom_dataset(tmp_path / "data", cases=6, test_cases=0, seed=1, in_plane=(64, 64))
-    clicks = read_clicks(tmp_path / "data" / "clicks.json")
+    clicks = {case: click for (case, _), click in read_clicks(tmp_path / "data" / "clicks.json").items()}
     volumes = {case: read_volume(tmp_path / "data" / "labelsTr" / f"{case}.nii.gz") for case in clicks}
     masks = {case: volume.array == LABELS["LV"] for case, volume in volumes.items()}
     assert len(masks) == 6

@@ -77,5 +77,5 @@ def test_a_header_that_cannot_work_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cases\.csv line 1: the columns must be case, .* not name;image$"):
         find_dataset(root)
     (root / "cases.csv").write_bytes(b"case,image\n\xff\xfe,b\n")
-    with pytest.raises(UserError, match=r"cases\.csv is no UTF-8 text with commas: save it as CSV \(UTF-8\)"):
+    with pytest.raises(UserError, match=r"cases\.csv is not UTF-8 text: save it as a plain text or CSV file \(UTF-8\)"):
         find_dataset(root)

@@ -18,6 +18,7 @@ from discoseg.discrete import PottsGrid
 from discoseg.enforce import Enforced, energy_of, enforce, restore_sizes
 from discoseg.errors import UserError
 from discoseg.weak.bounds import Bounds, IntervalMl, bounds_from_ml
+from discoseg.weak.pairs import read_pairs
 from discoseg.weak.sizes import SizesMl
 
 Labels = NDArray[np.uint8]  # (z, y, x): 0 background, k the k-th structure
@@ -25,12 +26,16 @@ Labels = NDArray[np.uint8]  # (z, y, x): 0 background, k the k-th structure
 
 @dataclass(frozen=True)
 class Enforcement:
-    """What masks have to honour: sizes in millilitres, and a boundary prior of λ/μ̂ = ``strength``, 0 for none."""
+    """What masks have to honour: sizes in millilitres, and a boundary prior of λ/μ̂ = ``strength``, 0 for none.
+
+    ``pairs`` are the factors between structures, as ``--crf.pairs`` has them.
+    """
 
     sizes: SizesMl
     strength: float
     sigma: float
     neighbours: int
+    pairs: str | None = None
 
     @classmethod
     def choose(
@@ -58,7 +63,7 @@ class Enforcement:
         if strength == 0 and size_ml is None and size_csv is None:
             raise UserError("nothing to enforce: give --size-ml, --size-csv, or a --crf-strength above 0")
         sizes = SizesMl.read(size_ml, size_csv, structures)
-        return cls(sizes, strength, config.crf.sigma, config.crf.neighbours)
+        return cls(sizes, strength, config.crf.sigma, config.crf.neighbours, config.crf.pairs)
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ def enforce_in_image(
     intervals = [enforcement.sizes.of(case, name, file_voxel_ml=voxel_ml) for name in scene.structures]
     own = _own_problem(scene, intervals, case)
     problem = own if enforcement.strength == 0 else _grid_problem(scene, enforcement, intervals, case)
-    found = enforce(problem.probabilities, problem.bounds, grid=problem.potts, strength=enforcement.strength)
+    strength, pairs = enforcement.strength, read_pairs(enforcement.pairs, scene.structures)
+    found = enforce(problem.probabilities, problem.bounds, grid=problem.potts, strength=strength, pairs=pairs)
     labels = found.labels.astype(np.uint8)
     if problem is not own:
         returned = [
@@ -123,11 +129,12 @@ def enforce_in_image(
     certificate: dict[str, Any] = {
         "case": case,
         "kind": found.kind,
-        "strength": enforcement.strength,
+        "strength": strength,
+        "pairs": enforcement.pairs,
         "sigma": enforcement.sigma,
         "neighbours": enforcement.neighbours,
         "solved_on": {"voxels": problem.where, "shape_zyx": list(problem.probabilities.shape[1:])},
-        "energy": _energies(problem, found, enforcement.strength),
+        "energy": _energies(problem, found, strength, pairs),
         "changed_by_postprocessing_vox": int(np.count_nonzero(treated != labels)),
         "changed_to_restore_sizes_vox": int(np.count_nonzero(final != treated)),
         "structures": {},
@@ -177,9 +184,11 @@ def _bounds(
     return bounds
 
 
-def _energies(problem: _Problem, found: Enforced, strength: float) -> dict[str, float]:
+def _energies(
+    problem: _Problem, found: Enforced, strength: float, pairs: NDArray[np.float64] | None
+) -> dict[str, float]:
     plain = most_probable(problem.probabilities)
-    before = energy_of(plain, problem.probabilities, grid=problem.potts, strength=strength)
+    before = energy_of(plain, problem.probabilities, grid=problem.potts, strength=strength, pairs=pairs)
     return {"before": before, "after": found.energy, "lower_bound": found.bound, "gap": found.gap}
 
 

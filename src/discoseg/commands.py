@@ -69,16 +69,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Turn one click per volume into weak label maps, by an atlas of masks aligned at their centres."""
+    """Turn one click per volume and structure into weak label maps, by an atlas of masks aligned at their centres."""
 
     dataset: DatasetArgument
     """Folder of the dataset."""
     out: Path
     """Folder for the weak label maps and the atlas; must be new or empty."""
     label: str | None = None
-    """The structure, by name or value; may be left out where the dataset has only one."""
+    """The structure, by name or value; several are joined by commas (RV,MYO,LV), or all. May be left out where the
+    dataset has only one."""
     clicks: Path | None = None
-    """JSON or CSV file of clicks by case; without it the centre of each training mask is the click."""
+    """JSON or CSV file of clicks by case, of several structures one on each; without it the centre of each training
+    mask is the click."""
     atlas: Path | None = None
     """An atlas.npz made before; without it one is built from the masks of the training cases, a group (ED, ES) each."""
     split: Path | None = None
@@ -93,7 +95,7 @@ class Seeds:
         from discoseg.data.layouts import find_dataset
         from discoseg.data.splits import split_cases
         from discoseg.progress import progress_bars
-        from discoseg.weak.examples import chosen_label
+        from discoseg.weak.examples import chosen_labels
         from discoseg.weak.seeds import make_seeds
         from discoseg.weak.seeds_table import print_seeds
 
@@ -104,7 +106,7 @@ class Seeds:
                 dataset,
                 training,
                 self.out,
-                label=chosen_label(dataset, self.label),
+                label=list(chosen_labels(dataset, self.label).values()),
                 grid=GridConfig(self.grid),
                 clicks=self.clicks,
                 atlas=self.atlas,
@@ -349,6 +351,9 @@ class Evaluate:
     """Folder of reference label maps, or a dataset."""
     label: tuple[str, ...] = ()
     """Structures to compare, by value, or by name where REFERENCES is a dataset; all that are predicted if none."""
+    run_folder: Path | None = None
+    """Run folder that the predictions are of: rows then say which cases it was trained on or validated by (part), and
+    means are of each part by itself."""
     out: Path | None = None
     """Write the table to this .csv or .json file as well; it must not exist yet."""
 
@@ -358,7 +363,7 @@ class Evaluate:
 
         if self.out is not None:
             require_new_table(self.out)
-        evaluation = evaluate(self.predictions, self.references, labels=self.label)
+        evaluation = evaluate(self.predictions, self.references, labels=self.label, run=self.run_folder)
         if self.out is not None:
             write_evaluation(self.out, evaluation)
         print_evaluation(evaluation)

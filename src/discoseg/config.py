@@ -126,6 +126,9 @@ class CrfConfig:
     calibrate: bool = False
     """With size bounds: shift the log odds of each volume by one number before its cut, such that about as many voxels
     exceed ½ as its bounds say. Otherwise a network that is below ½ there gets an empty proposal. Meant for rho 0."""
+    pairs: str | None = None
+    """Of several structures: factors of the strength between two of them, of which the background may be one, such as
+    RV-MYO 0.5,MYO-LV 1.5; 1 where nothing is said. They must be a metric: no detour by a third one is cheaper."""
     neighbours: Literal[6, 8, 18, 26] = 26
     """Neighbours of a voxel, 8 being those in its slice; each weight is divided by the neighbour's distance in mm."""
 

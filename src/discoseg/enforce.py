@@ -10,7 +10,8 @@ within the bounds has an energy below
 
     t B  +  min_y (E(y) − t Σ_p y_p)
 
-Several structures are treated alike, each with its own t.
+Several structures are treated alike, each with its own t; |y_p − y_q| is then V(y_p, y_q), 1 between any two labels
+unless ``pairs`` say otherwise.
 """
 
 from collections.abc import Sequence
@@ -67,12 +68,17 @@ class Enforced:
 
 
 def enforce(
-    probabilities: NDArray[np.floating], bounds: Sequence[Bounds], *, grid: PottsGrid | None = None, strength: float = 0
+    probabilities: NDArray[np.floating],
+    bounds: Sequence[Bounds],
+    *,
+    grid: PottsGrid | None = None,
+    strength: float = 0,
+    pairs: NDArray[np.float64] | None = None,
 ) -> Enforced:
     """Return the labels of least energy within the bounds, which some labels can meet.
 
     probabilities: (K, z, y, x) of the structures. bounds: K, in voxels. grid: of the same voxels; without one, or with
-    strength 0, there is no boundary prior.
+    strength 0, there is no boundary prior. pairs: V of several structures, (1 + K, 1 + K), a metric.
 
     >>> s = np.array([[[[0.9, 0.6, 0.4, 0.1]]]])
     >>> enforce(s, [Bounds(3, 4)]).labels
@@ -85,7 +91,8 @@ def enforce(
         return Enforced(found.labels, "optimal", -found.value, -found.bound, tuple(shifts.tolist()))
     if len(bounds) == 1:
         return _enforce_one(grid, costs[1], bounds[0], strength)
-    return _enforce_several(grid, costs, bounds, strength)
+    metric = 1 - np.eye(len(costs)) if pairs is None else pairs
+    return _enforce_several(grid, costs, bounds, strength, metric)
 
 
 def label_costs(probabilities: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -98,12 +105,17 @@ def label_costs(probabilities: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def energy_of(
-    labels: NDArray[np.integer], probabilities: NDArray[np.floating], *, grid: PottsGrid | None, strength: float
+    labels: NDArray[np.integer],
+    probabilities: NDArray[np.floating],
+    *,
+    grid: PottsGrid | None,
+    strength: float,
+    pairs: NDArray[np.float64] | None = None,
 ) -> float:
     """Return the energy that :func:`enforce` makes least, of labels (z, y, x) whatever their sizes."""
     costs = label_costs(probabilities)
     if grid is not None:
-        return energy_of_labels(grid, labels.astype(np.int8), costs, strength=strength)
+        return energy_of_labels(grid, labels.astype(np.int8), costs, strength=strength, pairs=pairs)
     return float(np.take_along_axis(costs, labels[np.newaxis].astype(np.intp), axis=0).sum())
 
 
@@ -222,20 +234,28 @@ def _complete(
 
 
 def _enforce_several(
-    grid: PottsGrid, costs: NDArray[np.float64], bounds: Sequence[Bounds], strength: float
+    grid: PottsGrid,
+    costs: NDArray[np.float64],
+    bounds: Sequence[Bounds],
+    strength: float,
+    metric: NDArray[np.float64],
 ) -> Enforced:
-    """Return labels for costs (1 + K, z, y, x), and a bound from each structure by itself.
+    """Return labels for costs (1 + K, z, y, x) and a metric (1 + K, 1 + K), and a bound from each structure by itself.
 
-    Half of the boundaries of all labels is the prior, so a structure that shared its voxels with others would have the
-    energy of one with half the strength; without boundaries an assignment is the least.
+    V(a, b) is at least half the distance of a to the label nearest to it and half that of b. So structures that shared
+    their voxels with others, each with half the strength towards its nearest label, would have no more energy together;
+    without boundaries an assignment is the least.
     """
-    alone = [_bracket(grid, cost, bound, strength / 2) for cost, bound in zip(costs[1:], bounds, strict=True)]
+    nearest = np.where(np.eye(len(metric), dtype=bool), np.inf, metric).min(axis=0)[1:].tolist()
+    alone = [
+        _bracket(grid, cost, bound, strength * near / 2)
+        for cost, bound, near in zip(costs[1:], bounds, nearest, strict=True)
+    ]
     least = max(sum(found.bound for found in alone), -assign_with_prices(-costs, *_limits(bounds, costs[0].size)).bound)
     guess = np.array([found.shift for found in alone])
-    labels, shifts = _shift_several(grid, costs, bounds, strength, guess, MOST_WEAKER)
-    return Enforced(
-        labels, "approximate", energy_of_labels(grid, labels, costs, strength=strength), least, tuple(shifts.tolist())
-    )
+    labels, shifts = _shift_several(grid, costs, bounds, strength, metric, guess, MOST_WEAKER)
+    energy = energy_of_labels(grid, labels, costs, strength=strength, pairs=metric)
+    return Enforced(labels, "approximate", energy, least, tuple(shifts.tolist()))
 
 
 def _shift_several(
@@ -243,6 +263,7 @@ def _shift_several(
     costs: NDArray[np.float64],
     bounds: Sequence[Bounds],
     strength: float,
+    metric: NDArray[np.float64],
     guess: NDArray[np.float64],
     weaker: int,
 ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
@@ -258,7 +279,7 @@ def _shift_several(
     for number in range(MOST_ROUNDS):
         shifted = costs.copy()
         shifted[1:] -= tried.reshape(-1, *[1] * (costs.ndim - 1))
-        labels = label_by_expansion(grid, shifted, strength=strength, start=labels).labels
+        labels = label_by_expansion(grid, shifted, strength=strength, pairs=metric, start=labels).labels
         counts = np.bincount(labels.ravel(), minlength=len(costs))[1:]
         few, many = counts < low[1:], counts > high[1:]
         lacking = int(np.maximum(low[1:] - counts, 0).sum() + np.maximum(counts - high[1:], 0).sum())
@@ -276,10 +297,11 @@ def _shift_several(
         tried = np.where(few | many, moved, tried)
     assert kept is not None
     pulls = np.stack([grid.pull(kept == number) for number in range(len(costs))])
-    found = assign_by_size(strength * pulls - costs, low, high), shifts
+    kindness = np.tensordot(1 - metric, pulls, axes=1)  # −V·pulls, but for what is the same for all labels of a voxel
+    found = assign_by_size(strength * kindness - costs, low, high), shifts
     if weaker:
-        other = _shift_several(grid, costs, bounds, strength / 2, shifts, weaker - 1)
-        return min(found, other, key=lambda one: energy_of_labels(grid, one[0], costs, strength=strength))
+        other = _shift_several(grid, costs, bounds, strength / 2, metric, shifts, weaker - 1)
+        return min(found, other, key=lambda one: energy_of_labels(grid, one[0], costs, strength=strength, pairs=metric))
     return found
 
 

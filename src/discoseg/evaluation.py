@@ -5,8 +5,9 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from discoseg.data.volume import Volume, describe_mismatch, read_label_map
 from discoseg.errors import UserError
 from discoseg.metrics import dice, surface_distances
 
+Part = Literal["training", "validation"]
 REFERENCE_ENDINGS = ("_gt", "_segmentation")  # what challenges append to a case's name for its reference
 _BESIDE = re.compile(r"_(uncertainty|probability(_[A-Za-z0-9.-]+)?)$")  # maps that predictions have beside them
 CHANNEL_ENDING = "_0000"  # of nnU-Net's images, and so of predictions named after them
@@ -24,7 +26,10 @@ CHANNEL_ENDING = "_0000"  # of nnU-Net's images, and so of predictions named aft
 
 @dataclass(frozen=True)
 class Score:
-    """One structure of one case; the surface distances are nan when either mask is empty."""
+    """One structure of one case; the surface distances are nan when either mask is empty.
+
+    ``part`` is what the case was to the training, None where it was nothing, or the training is not known.
+    """
 
     case: str
     label: int
@@ -33,11 +38,12 @@ class Score:
     asd_mm: float
     predicted_ml: float
     reference_ml: float
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One structure: mean and population standard deviation over the cases (distances: with both masks)."""
+    """One structure: mean and population standard deviation over the cases of a part (distances: with both masks)."""
 
     label: int
     cases: int
@@ -48,6 +54,7 @@ class Summary:
     hd95_mm_std: float
     asd_mm_mean: float
     asd_mm_std: float
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -63,17 +70,25 @@ class Evaluation:
     ] = ()  # labels of the references that no prediction has, and that were not asked for
 
     def summaries(self) -> list[Summary]:
-        """Summarise each label, in ascending order."""
-        labels = sorted({score.label for score in self.scores})
-        return [_summarise(label, [s for s in self.scores if s.label == label]) for label in labels]
+        """Summarise each label, in ascending order, training and held-out cases apart where they are known."""
+        keys = sorted({(score.label, score.part or "") for score in self.scores})
+        groups = [[s for s in self.scores if (s.label, s.part or "") == key] for key in keys]
+        return [_summarise(scores) for scores in groups]
 
 
-def evaluate(predictions: Path | str, references: Path | str, *, labels: Sequence[str] = ()) -> Evaluation:
+def evaluate(
+    predictions: Path | str,
+    references: Path | str,
+    *,
+    labels: Sequence[str] = (),
+    run: Path | str | None = None,
+) -> Evaluation:
     """Score every prediction whose case has a reference.
 
     ``predictions`` is a folder of label maps, or one; ``references`` likewise, or the root of a dataset.
     ``labels`` are values ("3") or, with a dataset, names ("LV"); none means every label that is predicted, or where
-    all predictions are empty, every label of the references.
+    all predictions are empty, every label of the references. ``run`` is the folder of the run that predicted: scores
+    then say which cases it was trained on, and which it chose its best epoch by.
     """
     predictions, references = Path(predictions), Path(references)
     predicted = _label_maps(predictions)
@@ -91,7 +106,12 @@ def evaluate(predictions: Path | str, references: Path | str, *, labels: Sequenc
         never = [label for label in referred if label not in wanted]
     if not wanted:
         raise UserError(f"{references}: only background in the references; name the labels")
-    scores = [score for case in cases for score in _score_case(case, predicted[case], known[case], wanted, ignore)]
+    parts = {} if run is None else _read_parts(Path(run))
+    scores = [
+        replace(score, part=parts.get(case))
+        for case in cases
+        for score in _score_case(case, predicted[case], known[case], wanted, ignore)
+    ]
     return Evaluation(
         tuple(scores),
         missing_predictions=tuple(sorted(known.keys() - predicted.keys())),
@@ -141,21 +161,22 @@ def print_evaluation(evaluation: Evaluation) -> None:
     from rich.table import Table
 
     names = evaluation.names or {}
+    parted = any(score.part for score in evaluation.scores)
     table = Table(box=SIMPLE_HEAD)
-    for heading in ("case", "label"):
+    for heading in ("case", *["part"] * parted, "label"):
         table.add_column(heading, no_wrap=True)
     for heading in ("Dice", "HD95 mm", "ASD mm", "pred. ml", "ref. ml"):
         table.add_column(heading, justify="right")
     for s in evaluation.scores:
         name = names.get(s.label, str(s.label))
         sizes = (f"{s.predicted_ml:.1f}", f"{s.reference_ml:.1f}")
-        table.add_row(escape(s.case), name, *_numbers(s.dice, s.hd95_mm, s.asd_mm), *sizes)
+        table.add_row(escape(s.case), *[s.part or "–"] * parted, name, *_numbers(s.dice, s.hd95_mm, s.asd_mm), *sizes)
     for m in evaluation.summaries():
         name = names.get(m.label, str(m.label))
         table.add_section()
         means = _numbers(m.dice_mean, m.hd95_mm_mean, m.asd_mm_mean)
-        table.add_row(f"mean of {m.cases}", name, *means, style="bold")
-        table.add_row("±", name, *_numbers(m.dice_std, m.hd95_mm_std, m.asd_mm_std))
+        table.add_row(f"mean of {m.cases}", *[m.part or "–"] * parted, name, *means, style="bold")
+        table.add_row("±", *[m.part or "–"] * parted, name, *_numbers(m.dice_std, m.hd95_mm_std, m.asd_mm_std))
     console = Console()
     console.print(table)
     if evaluation.never_predicted:
@@ -172,6 +193,16 @@ def print_evaluation(evaluation: Evaluation) -> None:
 
 def _numbers(overlap: float, *distances_mm: float) -> list[str]:
     return [f"{overlap:.3f}", *("–" if math.isnan(d) else f"{d:.2f}" for d in distances_mm)]
+
+
+def _read_parts(run: Path) -> dict[str, Part]:
+    """Return what each case was to a run, by its run.json."""
+    try:
+        facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        parts: dict[str, Part] = dict.fromkeys(facts["training"], "training")
+        return parts | dict.fromkeys(facts["validation"], "validation")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{run}: not a run folder: {run / 'run.json'} is missing or broken") from error
 
 
 def _references(path: Path) -> tuple[Dataset | None, dict[str, Path]]:
@@ -247,16 +278,20 @@ def _score_case(case: str, predicted: Path, known: Path, labels: list[int], igno
     return scores
 
 
-def _summarise(label: int, scores: list[Score]) -> Summary:
+def _summarise(scores: list[Score]) -> Summary:
+    """Summarise the scores of one label and part."""
     overlaps = [s.dice for s in scores]
     measured = [s for s in scores if not math.isnan(s.hd95_mm)]
     hd95_mm, asd_mm = (_mean_and_std([getattr(s, name) for s in measured]) for name in ("hd95_mm", "asd_mm"))
-    return Summary(label, len(scores), len(measured), *_mean_and_std(overlaps), *hd95_mm, *asd_mm)
+    first = scores[0]
+    return Summary(
+        first.label, len(scores), len(measured), *_mean_and_std(overlaps), *hd95_mm, *asd_mm, part=first.part
+    )
 
 
 def _mean_and_std(values: list[float]) -> tuple[float, float]:
     return (float(np.mean(values)), float(np.std(values))) if values else (math.nan, math.nan)
 
 
-def _without_nan(row: dict[str, float | int | str]) -> dict[str, float | int | str | None]:
+def _without_nan(row: dict[str, float | int | str | None]) -> dict[str, float | int | str | None]:
     return {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()}

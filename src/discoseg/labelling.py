@@ -99,12 +99,13 @@ class LabelProposer:
         self._labels[part] = torch.from_numpy(self._solve(index, region, costs, mu).reshape(-1))
 
 
-def expansion(strength: float) -> Solve:
-    """Return what finds the CRF proposal by α-expansion; ``strength`` is λ."""
+def expansion(strength: float, pairs: NDArray[np.float64] | None = None) -> Solve:
+    """Return what finds the CRF proposal by α-expansion; ``strength`` is λ, ``pairs`` (1 + K, 1 + K) its factors."""
 
     def solve(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
         assert region.grid is not None
-        return label_by_expansion(region.grid, costs, strength=strength / mu, seeds=region.seeds).labels
+        found = label_by_expansion(region.grid, costs, strength=strength / mu, seeds=region.seeds, pairs=pairs)
+        return found.labels
 
     return solve
 

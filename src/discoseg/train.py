@@ -32,6 +32,7 @@ from discoseg.scores import score_cases, score_epoch, score_proposals
 from discoseg.slices import Slices
 from discoseg.state import State, restore_state, save_model
 from discoseg.weak.examples import Example
+from discoseg.weak.pairs import read_pairs
 
 Proposer = CrfProposer | SizeProposer | LabelProposer
 
@@ -265,7 +266,8 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, Proposer]:
     honour, structures = config.admm.honour_seeds, len(material.slices.structures)
     if structures > 1:
         regions = material.regions(config.crf, honour_seeds=honour)
-        solvers = {"crf": expansion(config.crf.strength)} if config.uses_crf else {}
+        pairs = read_pairs(config.crf.pairs, material.slices.structures)
+        solvers = {"crf": expansion(config.crf.strength, pairs)} if config.uses_crf else {}
         solvers |= {"size": assignment(material.training, config.admm)} if config.uses_size else {}
         where = material.pool, material.device
         return {

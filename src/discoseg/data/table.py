@@ -1,11 +1,11 @@
 """Cases by a table of paths, cases.csv: the columns case, image (image_2, … for further channels), label."""
 
-import csv
 import re
 from pathlib import Path
 
 from discoseg.data.files import IMAGE_SUFFIXES, file_of, image_suffix
 from discoseg.data.layouts import Case, colours_of, patient_of
+from discoseg.data.rows import read_rows
 from discoseg.errors import UserError
 
 TABLE = "cases.csv"
@@ -17,7 +17,7 @@ def is_table(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        return {"case", "image"} <= set(_header(file.readline().split(",")))
+        return {"case", "image"} <= {cell.strip().strip('"').lower() for cell in file.readline().split(",")}
 
 
 def read_cases(path: Path) -> list[Case]:
@@ -25,23 +25,10 @@ def read_cases(path: Path) -> list[Case]:
 
     Paths are relative to the table's folder. Without a patient, the case's name tells it; other columns are ignored.
     """
-    lines = _lines(path)
-    header = _header(lines[0] if lines else [])
-    if not {"case", "image"} <= set(header):
-        raise UserError(f"{path} line 1: the columns must be {COLUMNS}, not {', '.join(header)}")
-    for column in header:
-        if column and header.count(column) > 1:
-            raise UserError(f"{path} line 1: the column {column} occurs twice; remove one")
-    channels = sorted((c for c in header if re.fullmatch(r"image(_\d+)?", c)), key=lambda c: int(c[6:] or 1))
     cases: dict[str, Case] = {}
-    for number, cells in enumerate(lines[1:], start=2):
-        where = f"{path} line {number}"
-        if not any(cells):
-            continue
-        if len(cells) != len(header):
-            raise UserError(f"{where}: {len(cells)} cells where the header has {len(header)}; quote cells with commas")
-        row = dict(zip(header, cells, strict=True))
-        name = row["case"]
+    for entry in read_rows(path, [("image",)], wanted=COLUMNS):
+        row, where, name = entry.cells, entry.where, entry.case
+        channels = sorted((c for c in row if re.fullmatch(r"image(_\d+)?", c)), key=lambda c: int(c[6:] or 1))
         if not name or name in cases or "/" in name:
             raise UserError(f"{where}: case {name!r} must be a name of its own, without '/'")
         files = [_existing(where, column, row[column], path.parent) for column in channels]
@@ -62,17 +49,3 @@ def _existing(where: str, column: str, cell: str, folder: Path) -> Path:
     if not file_of(file).is_file():
         raise UserError(f"{where}: {column} {file} does not exist; correct the path, which is relative to {folder}")
     return file
-
-
-def _header(cells: list[str]) -> list[str]:
-    return [cell.strip().strip('"').lower() for cell in cells]
-
-
-def _lines(path: Path) -> list[list[str]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return [[cell.strip() for cell in cells] for cells in csv.reader(file, skipinitialspace=True)]
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is no UTF-8 text with commas: save it as CSV (UTF-8)") from error

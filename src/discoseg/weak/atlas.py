@@ -2,7 +2,8 @@
 
 Training masks are laid over each other by their centroids. Where all of them are foreground the atlas says
 foreground, where none is it says background, elsewhere nothing; laid on a click, it labels the voxels of a
-new volume. Masks and clicks are on the prepared grid. Groups of cases (ACDC's ED and ES) have an atlas each.
+new volume. Masks and clicks are on the prepared grid. Groups of cases (ACDC's ED and ES) have a template each, and so
+have several structures, each laid on its own click.
 """
 
 import json
@@ -32,7 +33,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Atlas:
-    """Templates by group name."""
+    """Templates of one structure by group name."""
 
     templates: Mapping[str, Template]
 
@@ -75,25 +76,50 @@ def build_atlas(masks: Iterable[tuple[str, NDArray[np.bool_]]], *, names: Sequen
     return Atlas({group: _overlay(parts[group]) for group in sorted(parts)})
 
 
-def save_atlas(path: Path, atlas: Atlas, *, meta: Mapping[str, Any]) -> None:
-    """Write an atlas to an `.npz` file, with `meta` (what JSON can hold: grid, label, cases) in it."""
-    entries = [{"group": group, "offset": t.offset, "masks": t.masks} for group, t in atlas.templates.items()]
-    arrays: dict[str, NDArray[Any]] = {f"block_{i}": t.block for i, t in enumerate(atlas.templates.values())}
-    arrays["index"] = np.array(json.dumps({"templates": entries, "meta": dict(meta)}))
+def merge_seeds(seeds: Sequence[NDArray[np.int8]]) -> NDArray[np.int8]:
+    """Return the seeds of several structures as one map: −1 unknown, 0 background, k the k-th of them.
+
+    seeds: (z, y, x) of each structure by itself. Background is what is none of them. What two of them claim, as clicks
+    that are off make them do, is unknown.
+
+    >>> one, other = np.array([1, 1, 0, 0, -1], np.int8), np.array([0, 1, 0, -1, 1], np.int8)
+    >>> merge_seeds([one, other])
+    array([ 1, -1,  0, -1,  2], dtype=int8)
+    """
+    stack = np.stack(seeds)
+    claims = np.count_nonzero(stack == 1, axis=0)
+    merged = np.where((stack == 0).all(axis=0), 0, -1).astype(np.int8)
+    merged[claims == 1] = 1 + (stack == 1).argmax(axis=0)[claims == 1]
+    return merged
+
+
+def save_atlas(path: Path, atlases: Mapping[int, Atlas], *, meta: Mapping[str, Any]) -> None:
+    """Write the atlas of each structure, by its value, to one `.npz` file, with `meta` (what JSON can hold) in it."""
+    several = len(atlases) > 1
+    templates = [(label, group, t) for label, atlas in atlases.items() for group, t in atlas.templates.items()]
+    entries = [
+        {"group": group, "offset": t.offset, "masks": t.masks} | ({"label": label} if several else {})
+        for label, group, t in templates
+    ]
+    of = {"labels": list(atlases)} if several else {"label": next(iter(atlases))}
+    arrays: dict[str, NDArray[Any]] = {f"block_{i}": t.block for i, (_, _, t) in enumerate(templates)}
+    arrays["index"] = np.array(json.dumps({"templates": entries, "meta": dict(meta) | of}))
     with write_atomically(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
-def load_atlas(path: Path) -> tuple[Atlas, dict[str, Any]]:
-    """Read what `save_atlas` wrote: the atlas and its `meta`."""
+def load_atlas(path: Path) -> tuple[dict[int, Atlas], dict[str, Any]]:
+    """Read what `save_atlas` wrote: the atlas of each structure by its value, and the `meta`."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             index = json.loads(str(arrays["index"]))
-            templates = {
-                entry["group"]: Template(arrays[f"block_{i}"], tuple(entry["offset"]), entry["masks"])
-                for i, entry in enumerate(index["templates"])
-            }
-            return Atlas(templates), index["meta"]
+            meta = index["meta"]
+            labels = meta.pop("labels") if "labels" in meta else [meta.pop("label")]
+            templates: dict[int, dict[str, Template]] = {label: {} for label in labels}
+            for i, entry in enumerate(index["templates"]):
+                template = Template(arrays[f"block_{i}"], tuple(entry["offset"]), entry["masks"])
+                templates[entry.get("label", labels[0])][entry["group"]] = template
+            return {label: Atlas(several) for label, several in templates.items()}, meta
     except FileNotFoundError as error:
         raise UserError(f"cannot read the atlas {path}: no such file") from error
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, BadZipFile) as error:

@@ -1,10 +1,13 @@
-"""Clicks: one position per volume, near the centre of the structure, from a JSON or CSV file.
+"""Clicks: one position per volume and structure, near the structure's centre, from a JSON or CSV file.
 
     {"patient001_frame01": {"voxel": [112, 98, 4]}, "patient002_frame01": {"world_mm": [-12.5, 40.0, 87.5]}}
 
     case,x,y,z,space
     patient001_frame01,112,98,4,voxel
     patient002_frame01,-12.5,40.0,87.5,world
+
+Several structures have a click each, by name: {"patient001_frame01": {"LV": {"voxel": [112, 98, 4]}, "RV": …}}, or a
+line each with the column `label`.
 
 Voxels count from 0 in the file's order x, y, z, as viewers show them; world coordinates are millimetres that
 grow towards the patient's right, front and head (RAS+), as in NIfTI. Without the column `space`, voxels.
@@ -14,7 +17,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.data.files import write_atomically
+from discoseg.data.rows import read_text
 from discoseg.data.volume import Volume, format_shape
 from discoseg.errors import UserError
-from discoseg.weak.tables import read_table, read_text
+from discoseg.weak.tables import read_table
 
 Space = Literal["voxel", "world"]
 _KEYS: dict[str, Space] = {"voxel": "voxel", "world_mm": "world"}
@@ -33,12 +37,16 @@ _KEYS: dict[str, Space] = {"voxel": "voxel", "world_mm": "world"}
 
 @dataclass(frozen=True)
 class Click:
-    """One position (x, y, z) in a case's volume: voxels of its file, or RAS+ millimetres."""
+    """One position (x, y, z) in a case's volume: voxels of its file, or RAS+ millimetres.
+
+    ``label`` is the structure, by name or value, or nothing where the file does not say it.
+    """
 
     case: str
     position: tuple[float, float, float]
     space: Space = "voxel"
     source: str = "clicks"  # where it was read, for errors
+    label: str = ""
 
     def to_voxel(self, affine: NDArray[np.float64]) -> tuple[int, int, int]:
         """Return the nearest voxel (x, y, z), inside the volume or not; affine: (4, 4), voxel to RAS+ mm."""
@@ -67,24 +75,30 @@ class Click:
         return z, (2 * y + 1) * shape[0] // (2 * rows), (2 * x + 1) * shape[1] // (2 * columns)
 
 
-def read_clicks(path: Path) -> dict[str, Click]:
-    """Read a `.csv` or else a JSON file of clicks, by case name."""
+def read_clicks(path: Path) -> dict[tuple[str, str], Click]:
+    """Read a `.csv` or else a JSON file of clicks, by case and label, which is empty where the file has none."""
     clicks = _read_csv(path) if path.suffix.lower() == ".csv" else _read_json(path)
     if not clicks:
         raise UserError(f"{path} holds no click")
-    return clicks
+    return {(click.case, click.label): click for click in clicks}
 
 
-def write_clicks(path: Path, clicks: Mapping[str, Click]) -> None:
-    """Write clicks as CSV when the name ends in `.csv`, else as JSON."""
+def write_clicks(path: Path, clicks: Iterable[Click]) -> None:
+    """Write clicks as CSV when the name ends in `.csv`, else as JSON; either all have a label or none has."""
+    clicks = list(clicks)
+    labelled = any(click.label for click in clicks)
     if path.suffix.lower() == ".csv":
         buffer = io.StringIO()
-        rows = ((c.case, *map(_plain, c.position), c.space) for c in clicks.values())
-        csv.writer(buffer, lineterminator="\n").writerows([("case", "x", "y", "z", "space"), *rows])
+        rows = ((c.case, *map(_plain, c.position), c.space, *[c.label] * labelled) for c in clicks)
+        header = ("case", "x", "y", "z", "space", *["label"] * labelled)
+        csv.writer(buffer, lineterminator="\n").writerows([header, *rows])
         text = buffer.getvalue()
     else:
         keys = {space: key for key, space in _KEYS.items()}
-        entries = {c.case: {keys[c.space]: [*map(_plain, c.position)]} for c in clicks.values()}
+        entries: dict[str, dict[str, Any]] = {}
+        for click in clicks:
+            position = {keys[click.space]: [*map(_plain, click.position)]}
+            entries.setdefault(click.case, {}).update({click.label: position} if labelled else position)
         lines = (f"  {json.dumps(case)}: {json.dumps(entry)}" for case, entry in entries.items())
         text = "{\n" + ",\n".join(lines) + "\n}\n"  # one line a case: easy to read and to compare
     with write_atomically(path) as temporary:
@@ -95,19 +109,22 @@ def _plain(value: float) -> float | int:
     return int(value) if float(value).is_integer() else value
 
 
-def _read_csv(path: Path) -> dict[str, Click]:
-    clicks: dict[str, Click] = {}
-    for row in read_table(path, (("x", "y", "z"),)):
+def _read_csv(path: Path) -> list[Click]:
+    clicks = []
+    for row in read_table(path, (("x", "y", "z"),), further_key="label"):
         name = row.cells.get("space") or "voxel"
         if name not in ("voxel", "world"):
             raise UserError(f"{row.where}: space must be voxel or world, not {name!r}")
+        label = row.cells.get("label", "")
+        if "label" in row.cells and not label:
+            raise UserError(f"{row.where}: the label has no name")
         space: Space = "world" if name == "world" else "voxel"
         position = (row.number("x"), row.number("y"), row.number("z"))
-        clicks[row.case] = Click(row.case, position, space, source=row.where)
+        clicks.append(Click(row.case, position, space, row.where, label))
     return clicks
 
 
-def _read_json(path: Path) -> dict[str, Click]:
+def _read_json(path: Path) -> list[Click]:
     def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
@@ -122,16 +139,23 @@ def _read_json(path: Path) -> dict[str, Click]:
         raise UserError(f"{path} line {error.lineno}: not valid JSON: {error.msg}") from error
     if not isinstance(content, dict):
         raise UserError(f'{path} must hold one object of the form {{"CASE": {{"voxel": [x, y, z]}}}}')
-    return {case: _parse_entry(path, case, entry) for case, entry in content.items()}
+    return [click for case, entry in content.items() for click in _parse_case(path, case, entry)]
 
 
-def _parse_entry(path: Path, case: str, entry: object) -> Click:
+def _parse_case(path: Path, case: str, entry: object) -> list[Click]:
+    if isinstance(entry, dict) and entry and all(isinstance(value, dict) for value in entry.values()):
+        return [_parse_entry(path, case, position, label) for label, position in entry.items()]
+    return [_parse_entry(path, case, entry, "")]
+
+
+def _parse_entry(path: Path, case: str, entry: object, label: str) -> Click:
+    where = f"{path}: case {case}, {label}" if label else f"{path}: case {case}"
     if not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= _KEYS.keys():
-        raise UserError(f'{path}: case {case} needs {{"voxel": [x, y, z]}} or {{"world_mm": [x, y, z]}}')
+        raise UserError(f'{where} needs {{"voxel": [x, y, z]}} or {{"world_mm": [x, y, z]}}')
     ((key, values),) = entry.items()
     numbers = values if isinstance(values, list) else []
     if len(numbers) != 3 or not all(type(v) in (int, float) and math.isfinite(v) for v in numbers):
         text = json.dumps(values)
-        raise UserError(f"{path}: case {case}: {key} must be three numbers [x, y, z], not {text}")
+        raise UserError(f"{where}: {key} must be three numbers [x, y, z], not {text}")
     x, y, z = map(float, numbers)
-    return Click(case, (x, y, z), _KEYS[key], source=str(path))
+    return Click(case, (x, y, z), _KEYS[key], str(path), label)

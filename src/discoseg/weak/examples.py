@@ -12,6 +12,7 @@ from discoseg.data.layouts import Dataset, find_weak_maps
 from discoseg.data.prepare import Grid, Prepared, default_cache, prepare_label_map
 from discoseg.errors import UserError
 from discoseg.weak.bounds import Bounds, bounds_from_eps, bounds_from_ml, check_feasible, check_feasible_together
+from discoseg.weak.pairs import read_pairs
 from discoseg.weak.sizes import SizesMl
 
 
@@ -51,6 +52,7 @@ def training_examples(
         raise UserError(f"--crf.calibrate is for one structure, not for {', '.join(structures)}; leave it out")
     if config.admm.soft_bounds is not None and len(structures) > 1:
         raise UserError(f"--admm.soft-bounds works for one structure, not for {', '.join(structures)}: leave it out")
+    read_pairs(config.crf.pairs, list(structures))  # a mistake in it shall not wait for the first proposals
     maps = {} if weak is None else find_weak_maps(weak, dataset)
     sizes = None
     if config.needs_bounds:

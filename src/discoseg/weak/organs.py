@@ -1,7 +1,7 @@
 """Volumes of adults' organs from the literature, for where nothing better is known of a structure's size.
 
 They are those of the people who were measured: patients, children and other populations differ. Every number was read
-in the abstract that its source names; an organ without such a source is left out.
+in the abstract, or the table, that its source names; an organ without such a source is left out.
 """
 
 from dataclasses import dataclass
@@ -34,6 +34,16 @@ class OrganSize:
 
 _LV = ("LV", "left ventricle", "LV cavity", "left ventricular cavity")
 _RV = ("RV", "right ventricle", "RV cavity", "right ventricular cavity")
+_MYO = ("MYO", "myocardium", "LV myocardium", "left ventricular myocardium")
+_MUSCLES = (
+    "Kawel-Boehm et al. 2015, MRI, as in table 3 of Cardiovasc Diagn Ther 10:1918–1945, 2020, which does not say "
+    "whether papillary muscles count"
+)
+_KIDNEYS = (
+    "Roseman et al. 2017, Nephrol Dial Transplant, Framingham Heart Study; 1852 participants of 64 ± 9 years, not all "
+    "healthy, MRI"
+)
+_PROSTATES = "Scand J Urol Nephrol Suppl 107:26–31, 1988 (PubMed 2453919); 175 normal men of 27 to 70 years, ultrasound"
 _SPLEENS = "Caglar et al. 2014, Folia Morphologica, FM.2014.0038; 212 adults, normal spleens on CT"
 _LIVERS = "Feng et al. 2017, World J Gastroenterol 23:4968–4977; 369 Chinese adults, CT"
 _PANCREASES = "Saisho et al. 2007, Clin Anat 20:933–942; adults of 20 to 60 years without pancreatic disease, CT"
@@ -44,6 +54,11 @@ ORGAN_SIZES = (
     OrganSize(_RV, "adult-ed", 148 - 2 * 35, 190 + 2 * 33, f"end-diastolic, {_BOTH_SEXES}", _HEARTS),
     OrganSize(_RV, "adult-es", 56 - 2 * 18, 78 + 2 * 20, f"end-systolic, {_BOTH_SEXES}", _HEARTS),
     OrganSize(("LA", "left atrium"), "adult-max", 89 - 2 * 21, 103 + 2 * 30, f"largest, {_BOTH_SEXES}", _HEARTS),
+    OrganSize(
+        _MYO, "adult", (98 - 2 * 21) / 1.05, (134 + 2 * 21) / 1.05, f"mass at 1.05 g/ml, {_BOTH_SEXES}", _MUSCLES
+    ),
+    OrganSize(("kidneys", "both kidneys"), "adult", 278 - 2 * 54, 365 + 2 * 66, f"both, {_BOTH_SEXES}", _KIDNEYS),
+    OrganSize(("prostate",), "adult", 11.3, 62.1, "from those without adenoma to those with it", _PROSTATES),
     OrganSize(("spleen",), "adult", 198 - 2 * 88, 198 + 2 * 88, "mean ± 2 SD", _SPLEENS),
     OrganSize(("liver",), "adult", 1205.41 - 2 * 257.53, 1205.41 + 2 * 257.53, "mean ± 2 SD", _LIVERS),
     OrganSize(("pancreas",), "adult", 72.4 - 2 * 25.8, 72.4 + 2 * 25.8, "mean ± 2 SD", _PANCREASES),

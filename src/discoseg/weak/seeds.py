@@ -1,11 +1,12 @@
-"""One click per volume to weak label maps: the paper's annotation, for a whole dataset."""
+"""One click per volume and structure to weak label maps: the paper's annotation, for a whole dataset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from discoseg.config import GridConfig
 from discoseg.data.files import image_suffix, require_new_folder
@@ -13,16 +14,28 @@ from discoseg.data.layouts import Case, Dataset
 from discoseg.data.prepare import Grid, Prepared, common_orientation, labels_from_grid, prepare_cases
 from discoseg.data.volume import read_volume, write_volume
 from discoseg.errors import UserError
-from discoseg.weak.atlas import Atlas, SeedStatistics, build_atlas, centroid, load_atlas, save_atlas, seed_statistics
+from discoseg.weak.atlas import (
+    Atlas,
+    SeedStatistics,
+    build_atlas,
+    centroid,
+    load_atlas,
+    merge_seeds,
+    save_atlas,
+    seed_statistics,
+)
 from discoseg.weak.clicks import Click, read_clicks
+
+Clicked = Mapping[str, Mapping[int, Click]]
+"""Clicks by case, and by the structure's value."""
 
 
 @dataclass(frozen=True)
 class SeededCase:
-    """A case whose seeds were written, and what they cover on the grid."""
+    """A case whose seeds were written, and what they cover on the grid, by the structure's name."""
 
     case: Case
-    statistics: SeedStatistics
+    statistics: dict[str, SeedStatistics]
 
 
 def make_seeds(
@@ -30,7 +43,7 @@ def make_seeds(
     training: Sequence[Case],
     out: Path,
     *,
-    label: int,
+    label: int | Sequence[int],
     grid: GridConfig,
     clicks: Path | None = None,
     atlas: Path | None = None,
@@ -38,41 +51,72 @@ def make_seeds(
 ) -> list[SeededCase]:
     """Write a weak label map for every case of ``clicks``, or for all of ``training``, into the folder ``out``.
 
-    The atlas is read from the file ``atlas``, or built from those of ``training`` that have complete masks; either way
-    it is saved as ``out/atlas.npz``.
-    Cases without a click take the centroid of their mask for one. In the maps, which have the geometry of the images,
-    ``label`` and 0 are seeds and the dataset's ignore value is everything else.
+    ``label`` is the value of the structure, or those of several, which have an atlas and a click each. The atlas is
+    read from the file ``atlas``, or built from those of ``training`` that have complete masks; either way it is saved
+    as ``out/atlas.npz``.
+    Cases without a click take the centroid of their mask for one; of several structures a mask may lack some, and then
+    has no seeds of these. In the maps, which have the geometry of the images, the values of the structures and 0 are
+    seeds and the dataset's ignore value is everything else.
     """
+    values = [label] if isinstance(label, int) else list(label)
     require_new_folder(out, hint="choose another --out")
-    clicked = {} if clicks is None else read_clicks(clicks)
+    clicked = {} if clicks is None else _by_case(read_clicks(clicks), dataset, values)
     chosen = _chosen(dataset, training, clicked, clicks)
     if atlas is None:
         frame = Grid(grid.shape, grid.clip_percent, common_orientation(training))
-        book = _build(prepare_cases(training, frame, progress=progress), dataset, label)
-        meta = {"grid": list(frame.shape), "orientation": frame.orientation, "label": label}
+        book = _build(prepare_cases(training, frame, progress=progress), dataset, values)
+        meta: dict[str, Any] = {"grid": list(frame.shape), "orientation": frame.orientation}
     else:
-        book, meta = load_atlas(atlas)
-        frame = _frame_of(atlas, meta, grid, label, single=len(dataset.labels) == 2)
+        found, meta = load_atlas(atlas)
+        frame = _frame_of(atlas, meta, grid)
+        book = _choose(atlas, found, values, single=len(dataset.labels) == 2)
     prepared = prepare_cases(chosen, frame, progress=progress)
-    all_seeds = []
-    for item in prepared:  # all of them before the first is written
-        position = _position(item, clicked.get(item.case.name), dataset, label, frame)
-        all_seeds.append(book.seeds(item.case.group, item.image[:, 0].shape, position))
+    atlases = dict(zip(values, book.values(), strict=True))
+    all_seeds = [  # of all of them before the first is written
+        _seeds(item, atlases, clicked.get(item.case.name, {}), dataset, frame) for item in prepared
+    ]
     out.mkdir(parents=True, exist_ok=True)
     seeded = []
+    meanings = np.array([0, *values, dataset.ignore], np.uint8)  # of classes 0, 1, …, and of −1
     for item, seeds in zip(prepared, all_seeds, strict=True):
-        labels = np.where(seeds < 0, dataset.ignore, np.where(seeds == 1, label, 0)).astype(np.uint8)
         image = item.case.images[0]
         write_volume(
-            out / f"{item.case.name}{image_suffix(image)}", labels_from_grid(labels, read_volume(image), frame)
+            out / f"{item.case.name}{image_suffix(image)}",
+            labels_from_grid(meanings[seeds], read_volume(image), frame),
         )
-        seeded.append(SeededCase(item.case, seed_statistics(seeds, item.mask(label, ignore=dataset.ignore))))
+        seeded.append(SeededCase(item.case, _statistics(item, seeds, values, dataset)))
         progress(len(seeded), len(prepared))
     save_atlas(out / "atlas.npz", book, meta=meta)
     return seeded
 
 
-def _chosen(dataset: Dataset, training: Sequence[Case], clicked: dict[str, Click], clicks: Path | None) -> list[Case]:
+def _by_case(clicks: Mapping[tuple[str, str], Click], dataset: Dataset, values: Sequence[int]) -> Clicked:
+    """Return the clicks on the structures; a single one need not be named, and others may be there too."""
+    names = _names(dataset)
+    by_case: dict[str, dict[int, Click]] = {}
+    for click in clicks.values():
+        if not click.label and len(values) > 1:
+            which = ", ".join(names[value] for value in values)
+            raise UserError(f"{click.source}: say which of {which} the click of case {click.case} is on, by its name")
+        try:
+            value = dataset.label_value(click.label) if click.label else values[0]
+        except UserError as error:
+            raise UserError(f"{click.source}: case {click.case}: {error}") from error
+        if value in by_case.get(click.case, {}):
+            raise UserError(f"{click.source}: case {click.case} has two clicks on {names[value]}")
+        if value in values:
+            by_case.setdefault(click.case, {})[value] = click
+    if not by_case:
+        source, which = next(iter(clicks.values())).source, ", ".join(names[value] for value in values)
+        raise UserError(f"{source}: no click on {which}")
+    return by_case
+
+
+def _names(dataset: Dataset) -> dict[int, str]:
+    return {value: name for name, value in dataset.labels.items()}
+
+
+def _chosen(dataset: Dataset, training: Sequence[Case], clicked: Clicked, clicks: Path | None) -> list[Case]:
     if clicks is None:
         return list(training)
     names = {case.name: case for case in dataset.cases}
@@ -82,37 +126,77 @@ def _chosen(dataset: Dataset, training: Sequence[Case], clicked: dict[str, Click
     return [names[name] for name in clicked]
 
 
-def _build(prepared: Sequence[Prepared], dataset: Dataset, label: int) -> Atlas:
-    masks, names = [], []
-    for item in prepared:
-        mask = item.mask(label, ignore=dataset.ignore)
-        if mask is not None:
-            masks.append((item.case.group, mask))
-            names.append(item.case.name)
-    if not masks:
+def _build(prepared: Sequence[Prepared], dataset: Dataset, values: Sequence[int]) -> dict[int, Atlas]:
+    """Return an atlas of each structure; with several, cases that lack one take no part in its atlas."""
+    complete = [item for item in prepared if item.is_complete(dataset.ignore)]
+    if not complete:
         raise UserError(
             f"{dataset.root}: no training case has a complete mask to build an atlas from; pass --atlas FILE"
         )
-    return build_atlas(masks, names=names)
+    book = {}
+    for value in values:
+        masks = [(item.case, item.mask(value, ignore=dataset.ignore)) for item in complete]
+        there = [(case, mask) for case, mask in masks if mask is not None and (len(values) == 1 or mask.any())]
+        if not there:
+            raise UserError(f"{dataset.root}: no training mask has {_names(dataset)[value]}; leave it out of --label")
+        book[value] = build_atlas([(case.group, mask) for case, mask in there], names=[case.name for case, _ in there])
+    return book
 
 
-def _frame_of(path: Path, meta: dict[str, Any], grid: GridConfig, label: int, *, single: bool) -> Grid:
-    """Return the grid an atlas was made on; where a dataset has a ``single`` structure, it is the atlas's."""
+def _frame_of(path: Path, meta: dict[str, Any], grid: GridConfig) -> Grid:
+    """Return the grid an atlas was made on."""
     try:
-        (rows, columns), orientation, made_for = meta["grid"], meta["orientation"], meta["label"]
+        (rows, columns), orientation = meta["grid"], meta["orientation"]
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: the atlas does not say its grid; make it anew with 'discoseg seeds'") from error
-    if made_for != label and not single:
-        raise UserError(f"{path}: this atlas is of label {made_for}, not {label}; choose --label accordingly")
     return Grid((rows, columns), grid.clip_percent, orientation)
 
 
-def _position(item: Prepared, click: Click | None, dataset: Dataset, label: int, frame: Grid) -> tuple[int, int, int]:
-    """Return the click (z, y, x) on the grid."""
+def _choose(path: Path, book: dict[int, Atlas], values: Sequence[int], *, single: bool) -> dict[int, Atlas]:
+    """Return the structures' atlases; where a dataset has a ``single`` structure, it is that of a single atlas."""
+    if single and len(book) == 1:
+        return book
+    for value in values:
+        if value not in book:
+            of = f"label {next(iter(book))}" if len(book) == 1 else f"labels {', '.join(map(str, book))}"
+            raise UserError(f"{path}: this atlas is of {of}, not {value}; choose --label accordingly")
+    return {value: book[value] for value in values}
+
+
+def _seeds(
+    item: Prepared, atlases: Mapping[int, Atlas], clicks: Mapping[int, Click], dataset: Dataset, frame: Grid
+) -> NDArray[np.int8]:
+    """Return the seeds (z, y, x) of a case: −1 unknown, 0 background, k the k-th structure."""
+    depth, _, rows, columns = item.image.shape
+    shape, parts = (depth, rows, columns), []
+    for value, atlas in atlases.items():
+        mask = item.mask(value, ignore=dataset.ignore)
+        if value not in clicks and mask is not None and not mask.any() and len(atlases) > 1:
+            parts.append(np.zeros(shape, np.int8))
+            continue
+        of = f" on {_names(dataset)[value]}" if len(atlases) > 1 else ""
+        parts.append(atlas.seeds(item.case.group, shape, _position(item, clicks.get(value), mask, frame, of)))
+    return merge_seeds(parts)
+
+
+def _position(
+    item: Prepared, click: Click | None, mask: NDArray[np.bool_] | None, frame: Grid, of: str
+) -> tuple[int, int, int]:
+    """Return the click (z, y, x) on the grid; ``of`` names the structure in errors."""
     if click is not None:
         volume = read_volume(item.case.images[0])
         return click.on_grid(volume, shape=frame.shape, orientation=frame.orientation)
-    mask = item.mask(label, ignore=dataset.ignore)
     if mask is None or not mask.any():
-        raise UserError(f"{item.case.name}: no click and no mask to take its centre from; pass --clicks FILE")
+        raise UserError(f"{item.case.name}: no click{of} and no mask to take its centre from; pass --clicks FILE")
     return centroid(mask)
+
+
+def _statistics(
+    item: Prepared, seeds: NDArray[np.int8], values: Sequence[int], dataset: Dataset
+) -> dict[str, SeedStatistics]:
+    """Count the seeds of each structure, and those of the background of all."""
+    found = {}
+    for number, value in enumerate(values, start=1):
+        own = np.where(seeds > 0, np.where(seeds == number, 1, -1), seeds).astype(np.int8)
+        found[_names(dataset)[value]] = seed_statistics(own, item.mask(value, ignore=dataset.ignore))
+    return found

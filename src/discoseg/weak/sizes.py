@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from discoseg.data.layouts import Case
+from discoseg.data.rows import Row
 from discoseg.errors import UserError
 from discoseg.weak.bounds import IntervalMl, size_around
 from discoseg.weak.organs import OrganSize, find_organ_size
-from discoseg.weak.tables import Row, read_table
+from discoseg.weak.tables import read_table
 
 Unit = Literal["ml", "mm", "vox"]
 
