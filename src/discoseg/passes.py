@@ -14,6 +14,7 @@ import torch
 from discoseg import admm, losses
 from discoseg.augment import apply_intensities, apply_transforms, pixel_area, sample_intensities, sample_transforms
 from discoseg.config import Config
+from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.errors import UserError
 from discoseg.networks.convolution import WeightGradients
 from discoseg.replay import Replay
@@ -151,12 +152,17 @@ class PredictionPass:
     """The network's probability of each structure in all slices, batch by batch, in evaluation mode."""
 
     def __init__(
-        self, network: torch.nn.Module, slices: Slices, config: Config, order: torch.Tensor | None = None
+        self,
+        network: torch.nn.Module,
+        slices: Slices,
+        config: Config,
+        order: torch.Tensor | None = None,
+        memory: Memory = BOUNDLESS,
     ) -> None:
         """``order`` (N,) is the one in which slices are predicted, by default that of the stack."""
         self._network, self._image, self._config = network, slices.image, config
         device = slices.image.device
-        self.probability = torch.empty(len(slices.structures), *slices.seeds.shape, device=device)
+        self.probability = memory.tensor((len(slices.structures), *slices.seeds.shape), torch.float32, device)
         self._order = torch.arange(len(slices), device=device) if order is None else order
         self._places = torch.arange(_PREDICT_BATCH[device.type], device=device)
         self._next = torch.zeros((), dtype=torch.int64, device=device)
