@@ -5,6 +5,7 @@ results are cached on disk, keyed by the files' contents and the settings, so th
 cached arrays are memory-mapped, so a case costs memory only while it is used.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.config import Axis
-from discoseg.data.files import channel_of, file_of, usable_cores
+from discoseg.data.files import allow_open_files, channel_of, file_of, usable_cores
 from discoseg.data.layouts import Case
 from discoseg.data.metaimage import data_file
 from discoseg.data.volume import (
@@ -180,6 +181,7 @@ def prepare_cases(
 ) -> list[Prepared]:
     """Bring cases onto the grid, several at once, through the cache (:func:`default_cache` when None)."""
     folder = cache or default_cache()
+    allow_open_files()
     prepared: list[Prepared] = []
     with ThreadPoolExecutor(usable_cores()) as pool:
         for item in pool.map(lambda case: prepare_case(case, grid, folder), cases):
@@ -256,6 +258,10 @@ def _cached(
     try:
         return np.load(entry / "array.npy", mmap_mode="r"), json.loads((entry / "meta.json").read_text("utf-8"))
     except (OSError, ValueError) as error:  # a crash of the machine can leave an entry without its content
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            raise UserError(
+                "a case keeps two or three files open, and no more may be: raise it by 'ulimit -n'"
+            ) from error
         raise UserError(f"{entry}: this entry of the cache is damaged; remove it and start again") from error
 
 
