@@ -235,7 +235,7 @@ def start_state(slices: Slices, config: Config, memory: Memory = BOUNDLESS) -> S
     count, rows, columns = slices.seeds.shape
     slice_sums = torch.zeros(len(slices.structures), count, device=device)
     if config.method == "penalty":
-        parts = slices.image.split(64)  # a multiple of what is predicted at once
+        parts = slices.image.split(64)  # scratch memory must not grow with the dataset
         slice_sums = torch.cat([predict_slices(network, part).sum(dim=(2, 3)) for part in parts], dim=1)
     shape = (len(slices.structures), count, rows, columns)
     return State(

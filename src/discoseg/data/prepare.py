@@ -118,8 +118,9 @@ def image_to_grid(volumes: Sequence[Volume], grid: Grid, *, name: str) -> NDArra
         low, high = np.percentile(array, grid.clip_percent).tolist()
         if high <= low:  # a few bright voxels on a constant ground: keep them
             low, high = float(array.min()), float(array.max())
-        scaled = np.clip((array - low) / (high - low), 0.0, 1.0)
-        channels.append(np.clip(resize_linear(scaled, grid.shape), 0.0, 1.0))
+        # Slice by slice: of a large volume the scaled copies would take several times its own memory.
+        scaled = (np.clip((plane - low) / (high - low), 0.0, 1.0) for plane in array)
+        channels.append(np.clip(np.stack([resize_linear(plane, grid.shape) for plane in scaled]), 0.0, 1.0))
     return np.stack(channels, axis=1)
 
 
