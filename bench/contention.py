@@ -94,8 +94,7 @@ def _blocked_s() -> float:
 def cutting(regions: Sequence[Region], unaries: Sequence[Unary], number: int) -> Callable[[], None]:
     """Return what cuts a region, chosen by the number, from nothing."""
     region, unary = regions[number % len(regions)], unaries[number % len(regions)]
-    grid = region.grid
-    assert grid is not None
+    grid = region.grid()
 
     def cut() -> None:
         grid.cut(unary, strength=STRENGTH, seeds=region.seeds)
@@ -106,8 +105,7 @@ def cutting(regions: Sequence[Region], unaries: Sequence[Unary], number: int) ->
 def foreseeing(regions: Sequence[Region], unaries: Sequence[Unary], number: int) -> Callable[[], None]:
     """Return what cuts a region, chosen by the number, after a guess."""
     region, unary = regions[number % len(regions)], unaries[number % len(regions)]
-    assert region.grid is not None
-    foresight, guess = region.grid.foresee(region.seeds), np.float32(0.9) * unary
+    foresight, guess = region.grid().foresee(region.seeds), np.float32(0.9) * unary
 
     def guess_and_cut() -> None:
         foresight.guess(guess, strength=STRENGTH)

@@ -15,15 +15,16 @@ import torch
 from numpy.typing import NDArray
 
 from discoseg.cli import main
-from discoseg.config import Config, GridConfig
+from discoseg.config import Config, GridConfig, NetworkConfig, OptimiserConfig
 from discoseg.data.check import check_dataset
 from discoseg.data.layouts import find_dataset
 from discoseg.data.prepare import Grid, prepare_case
 from discoseg.data.volume import Volume, read_volume, same_geometry, write_volume
 from discoseg.errors import UserError
 from discoseg.networks import build_network
-from discoseg.predict import Model, predict_files
-from discoseg.workflow import gather_inputs
+from discoseg.passes import predict_slices
+from discoseg.predict import Model, load_model, predict_files
+from discoseg.workflow import fit, gather_inputs
 
 SHAPE = (2, 32, 40)  # (z, y, x)
 AFFINE = np.diag([-1.5, -1.5, 5.0, 1.0])
@@ -327,3 +328,39 @@ def test_a_file_of_too_few_channels_costs_no_other_its_mask(tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"x\.nii\.gz: 1 channels given.*\(1 more images failed\); 2 of 4 masks"):
         predict_files(make_model(2), [tmp_path / "imagesTr"], tmp_path / "out")
     assert len(list((tmp_path / "out").glob("*.nii.gz"))) == 2
+
+
+def test_slices_of_any_size_and_number_are_trained_on_and_predicted(tmp_path: Path) -> None:
+    """In one dataset, with a grid of yet another shape."""
+    shapes = {"a": (2, 32, 32), "b": (5, 100, 37), "c": (2, 700, 700), "d": (2, 1024, 1024), "e": (500, 33, 32)}
+    for name, shape in shapes.items():
+        annotation = np.full(shape, 2, np.uint8)
+        annotation[:, : shape[1] // 4], annotation[:, -shape[1] // 4 :] = 0, 1
+        scan = image(1, shape) // 2
+        scan[:, shape[1] // 2 :] += 100
+        write(tmp_path / "data" / "images" / f"{name}.nii", scan)
+        write(tmp_path / "data" / "labels" / f"{name}.nii", annotation)
+    network = NetworkConfig("unet", width=2, depth=1)
+    config = replace(Config(), method="size", size_ml="0:", epochs=2, grid=GridConfig((24, 20)), network=network)
+    config = replace(config, optimiser=OptimiserConfig(lr=0.02))
+    fit(tmp_path / "data", tmp_path / "run", config, validation_fraction=0.0, device="cpu")
+    masks = predict_files(load_model(tmp_path / "run", device="cpu"), [tmp_path / "data" / "images"], tmp_path / "out")
+    for mask, shape in zip(masks, shapes.values(), strict=True):
+        found = read_volume(mask).array
+        assert found.shape == shape
+        assert not found[:, : shape[1] // 4].any()
+        assert found[:, -shape[1] // 4 :].mean() > 0.95
+
+
+def test_of_large_slices_few_are_predicted_at_a_time() -> None:
+    batches = []
+
+    class Network(torch.nn.Module):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            batches.append(len(image))
+            return torch.zeros(len(image), 2, *image.shape[-2:])
+
+    for side, expected in ((256, [32, 3]), (512, [8, 8, 8, 8, 3]), (1024, [2] * 17 + [1])):
+        batches.clear()
+        assert predict_slices(Network(), torch.zeros(1).expand(35, 1, side, side)).shape == (1, 35, side, side)
+        assert batches == expected

@@ -23,10 +23,12 @@ from dataclasses import dataclass
 import torch
 
 from discoseg.config import AdmmConfig, PriorName
+from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.kernels import kernels_fit
 
 _BALANCE_RANGE = 16.0  # how far residual balancing may take μ from where it started, either way
-_SLICES_AT_ONCE = 256  # that an update takes in, so that its scratch memory does not grow with the dataset
+_SLICES_AT_ONCE = 256  # that an update takes in, so that its scratch memory does not grow with the dataset,
+_VOXELS_AT_ONCE = 2**24  # and of large slices only so many voxels
 
 
 class Prior:
@@ -37,10 +39,17 @@ class Prior:
     read it. The tensors stay where they are: recorded steps read them.
     """
 
-    def __init__(self, name: PriorName, shape: tuple[int, int, int, int], mu: float, device: torch.device) -> None:
+    def __init__(
+        self,
+        name: PriorName,
+        shape: tuple[int, int, int, int],
+        mu: float,
+        device: torch.device,
+        memory: Memory = BOUNDLESS,
+    ) -> None:
         self.name = name
-        self.doubled = torch.ones(shape, dtype=torch.uint8, device=device)
-        self.multiplier = torch.zeros(shape, device=device)
+        self.doubled = memory.tensor(shape, torch.uint8, device).fill_(1)
+        self.multiplier = memory.tensor(shape, torch.float32, device).zero_()
         self.mu_on_device = torch.tensor(mu, device=device)
         self._mu = mu
 
@@ -103,8 +112,9 @@ def move_multipliers(
     probability, proposal, doubled, multiplier = (
         x.flatten(0, 1) for x in (probability, proposal, prior.doubled, prior.multiplier)
     )
-    for start in range(0, len(probability), _SLICES_AT_ONCE):
-        part = slice(start, start + _SLICES_AT_ONCE)
+    at_once = max(1, min(_SLICES_AT_ONCE, _VOXELS_AT_ONCE // probability[0].numel()))
+    for start in range(0, len(probability), at_once):
+        part = slice(start, start + at_once)
         new = proposal[part].to(torch.uint8) * 2
         difference = probability[part] - new * 0.5
         change = (new * 0.5).sub_(prior.values(doubled[part]))

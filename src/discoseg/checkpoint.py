@@ -6,8 +6,10 @@ metadata, so that truncation and flipped bytes are noticed.
 """
 
 import json
+import mmap
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +52,21 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, A
             file.write(data)
 
 
-def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read back what :func:`save_tensors` wrote: tensors on the CPU, and the metadata."""
+def load_tensors(
+    path: Path, into: Mapping[str, torch.Tensor] | None = None
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read back what :func:`save_tensors` wrote: tensors on the CPU, and the metadata.
+
+    Those of ``into`` that are on the CPU and have the right name, shape and type are filled and returned.
+    """
     broken = UserError(f"{path}: not a complete discoseg checkpoint; use another one of that run")
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:  # mapped: it can be larger than memory
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such checkpoint") from error
+    except ValueError as error:  # an empty file
+        raise broken from error
     try:
         (length,) = struct.unpack_from("<Q", data)
         header = json.loads(data[8 : 8 + length])
@@ -65,15 +75,17 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         payload = memoryview(data)[8 + length :]
         if zlib.crc32(payload) != checksum:
             raise broken
-        tensors = {name: _tensor(payload, entry) for name, entry in header.items()}
+        tensors = {name: _tensor(payload, entry, (into or {}).get(name)) for name, entry in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise broken from error
     return tensors, meta
 
 
-def _tensor(payload: memoryview, entry: dict[str, Any]) -> torch.Tensor:
+def _tensor(payload: memoryview, entry: dict[str, Any], into: torch.Tensor | None) -> torch.Tensor:
     start, end = entry["data_offsets"]
-    tensor = torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]])
+    shape, dtype = torch.Size(entry["shape"]), _DTYPES[entry["dtype"]]
+    fits = into is not None and not into.is_cuda and into.shape == shape and into.dtype == dtype
+    tensor = into if into is not None and fits else torch.empty(shape, dtype=dtype)
     if tensor.numel():
         tensor.view(-1).view(torch.uint8).numpy()[:] = np.frombuffer(payload[start:end], dtype=np.uint8)
     return tensor

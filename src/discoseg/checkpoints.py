@@ -19,7 +19,9 @@ MOST_SHARE = 0.05  # unless writing is so slow that it would take more than this
 class Checkpoints:
     """Writes checkpoints beside the training, one at a time; leave it as a context, which waits for the last one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, beside: bool = True) -> None:
+        """``beside``: whether there is memory for a copy of the state; if not, the training waits for each writing."""
+        self._beside = beside
         self._thread = ThreadPoolExecutor(1)
         self._writing: Future[float] | None = None
         self._last = time.monotonic()
@@ -36,7 +38,9 @@ class Checkpoints:
         """Copy the state and begin to write it; an error of the one before is raised now."""
         self._wait()
         self._last = time.monotonic()
-        self._writing = self._thread.submit(_write, path, *snapshot_state(state, config, data))
+        self._writing = self._thread.submit(_write, path, *snapshot_state(state, config, data, copy=self._beside))
+        if not self._beside:
+            self._wait()
 
     def _wait(self) -> None:
         if self._writing is not None:

@@ -135,6 +135,9 @@ class Train:
     """Fraction of patients that validate, where there is no split file; a resumed run keeps its own."""
     device: Device = "auto"
     """Where to train; auto takes CUDA where there is one."""
+    memory_gib: float | None = None
+    """Memory in GiB that slices, proposals and contrast weights may take; beyond it they lie in files in the cache (a
+    GPU holds all slices). By default half of the machine's."""
     resume: bool = False
     """Go on from the latest checkpoint in --out, with the settings and data it was started with."""
     config: Annotated[Config, arg(name="")] = field(default_factory=Config)
@@ -164,6 +167,7 @@ class Train:
                 self.config,
                 **sources,
                 device=self.device,
+                memory_gib=self.memory_gib,
                 resume=self.resume,
                 prepare_progress=lambda done, total: update("preparing", done, total, "cases"),
                 progress=lambda done, message: update("training", done, epochs, message),
@@ -199,6 +203,9 @@ class Sweep:
     """Where to train; auto takes CUDA where there is one."""
     at_once: int | None = None
     """Trainings at a time; by default one for each core, or two on a GPU."""
+    memory_gib: float | None = None
+    """Memory in GiB that all of them together may take for slices, proposals and contrast weights; beyond it these lie
+    in files in the cache (a GPU holds all slices). By default half of the machine's."""
     resume: bool = False
     """Leave finished runs as they are and go on with those begun, with the sources they were started with."""
 
@@ -224,6 +231,7 @@ class Sweep:
                 validation_fraction=self.validation_fraction,
                 device=self.device,
                 at_once=self.at_once,
+                memory_gib=self.memory_gib,
                 resume=self.resume,
                 progress=lambda run, done, message: update(run.name, done, runs[run].epochs, message),
             )

@@ -4,6 +4,7 @@ As with one structure (:mod:`discoseg.proposals`), a volume is solved as soon as
 around its unknown voxels.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from discoseg.admm import Prior
 from discoseg.config import AdmmConfig
+from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.discrete import assign_by_size, label_by_expansion
-from discoseg.proposals import Region
+from discoseg.proposals import Region, stack_places
 from discoseg.weak.examples import Example
 
 Solve = Callable[[int, Region, NDArray[np.float32], float], NDArray[np.int8]]
@@ -35,18 +37,25 @@ class LabelProposer:
         device: torch.device,
         *,
         turns: Sequence[int] | None = None,
+        memory: Memory = BOUNDLESS,
     ) -> None:
         """``turns`` are the volumes in the order in which they are predicted, by default that of ``regions``."""
         self._turns = list(range(len(regions)) if turns is None else turns)
         self._regions, self._solve, self._pool, self._device = regions, solve, pool, device
         ordered = [regions[index] for index in self._turns]
         self._ends = list(accumulate(region.slices.stop - region.slices.start for region in ordered))
-        places = [region.places() for region in ordered]
-        self._stops = [0, *accumulate(len(part) for part in places)]
-        self._places = torch.from_numpy(np.concatenate(places)).to(device)  # (voxels,) in the stack of slices
-        pinned = device.type == "cuda"
-        self._costs = torch.zeros(1 + structures, self._stops[-1], pin_memory=pinned)  # the background's stay 0
-        self._labels = torch.zeros(self._stops[-1], dtype=torch.int8, pin_memory=pinned)
+        self._stops = [0, *accumulate(math.prod(region.shape) for region in ordered)]
+        self._places = stack_places(ordered, device, memory)
+        voxels, shape = self._stops[-1], (self._ends[-1], *regions[0].plane)
+        if device.type == "cuda":
+            self._costs = torch.empty(1 + structures, voxels, pin_memory=True)
+            self._labels = torch.empty(voxels, dtype=torch.int8, pin_memory=True)
+        else:
+            self._costs = memory.tensor((1 + structures, voxels), torch.float32, device)
+            self._labels = memory.tensor((voxels,), torch.int8, device)
+        self._costs[0] = 0  # of the background
+        self._stack = memory.tensor(shape, torch.int8, device)  # of labels
+        self._proposal = memory.tensor((structures, *shape), torch.bool, device)
         self._jobs: list[Future[None]] = []
         self._started = 0
 
@@ -75,15 +84,19 @@ class LabelProposer:
         self._started = last
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
-        """Return the proposals of all volumes, (K, N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
+        """Return the proposals of all volumes, (K, N, H, W) bool; ``seeds`` (N, H, W) where they are honoured.
+
+        The next ones are written in their place.
+        """
         self.start(probability, prior, probability.shape[1])
         for job in self._jobs:
             job.result()
         self._jobs, self._started = [], 0
-        shape = probability.shape[1:]
-        labels = torch.zeros(shape, dtype=torch.int8, device=self._device) if seeds is None else seeds.clamp(min=0)
+        labels = self._stack.zero_() if seeds is None else torch.clamp(seeds, min=0, out=self._stack)
         labels.view(-1)[self._places] = self._labels.to(self._device, non_blocking=True)
-        return torch.stack([labels == number for number in range(1, 1 + len(probability))])
+        for number, mask in enumerate(self._proposal, start=1):
+            torch.eq(labels, number, out=mask)
+        return self._proposal
 
     def foresee(self, probability: torch.Tensor, prior: Prior, settled: torch.cuda.Event | None = None) -> None:
         """Do nothing: only cuts of one structure can begin with a guess."""
@@ -93,9 +106,7 @@ class LabelProposer:
             there.synchronize()
         index = self._turns[turn]
         region, part = self._regions[index], slice(self._stops[turn], self._stops[turn + 1])
-        assert region.box is not None
-        shape = tuple(axis.stop - axis.start for axis in region.box)
-        costs = self._costs[:, part].numpy().reshape(len(self._costs), *shape)
+        costs = self._costs[:, part].numpy().reshape(len(self._costs), *region.shape)
         self._labels[part] = torch.from_numpy(self._solve(index, region, costs, mu).reshape(-1))
 
 
@@ -103,8 +114,7 @@ def expansion(strength: float, pairs: NDArray[np.float64] | None = None) -> Solv
     """Return what finds the CRF proposal by α-expansion; ``strength`` is λ, ``pairs`` (1 + K, 1 + K) its factors."""
 
     def solve(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
-        assert region.grid is not None
-        found = label_by_expansion(region.grid, costs, strength=strength / mu, seeds=region.seeds, pairs=pairs)
+        found = label_by_expansion(region.grid(), costs, strength=strength / mu, seeds=region.seeds, pairs=pairs)
         return found.labels
 
     return solve

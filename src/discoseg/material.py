@@ -9,8 +9,10 @@ from types import TracebackType
 
 import torch
 
-from discoseg.config import CrfConfig
+from discoseg.config import Config, CrfConfig
 from discoseg.data.files import usable_cores
+from discoseg.data.memory import BOUNDLESS, GIB, Memory
+from discoseg.errors import UserError
 from discoseg.proposals import Region, open_regions
 from discoseg.slices import fingerprint, stack_bounds, stack_slices
 from discoseg.weak.examples import Example
@@ -21,7 +23,8 @@ class Material:
 
     ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` their checksums; ``turns`` are
     the training volumes in the order in which they are predicted, ``order`` (N,) their slices; ``pool`` the threads
-    that cut. Leave it as a context, which ends the threads.
+    that cut; ``memory`` the host's memory for all that grows with the dataset. Leave it as a context, which ends the
+    threads.
     """
 
     def __init__(
@@ -31,16 +34,17 @@ class Material:
         device: torch.device,
         *,
         idle_cores: bool | None = None,
+        memory: Memory = BOUNDLESS,
     ) -> None:
         """``idle_cores``: whether the cores have nothing else to do while a network trains.
 
         By default they do so beside a GPU; trainings that share it keep them busy with each other's cuts.
         """
-        self.training, self.validation, self.device = training, validation, device
+        self.training, self.validation, self.device, self.memory = training, validation, device, memory
         self.idle_cores = device.type == "cuda" if idle_cores is None else idle_cores
         self.data = {"training": fingerprint(training), "validation": fingerprint(validation)}
-        self.slices = stack_slices(training, device)
-        self.held_out = stack_slices(validation, device) if validation else None
+        self.slices = stack_slices(training, device, memory)
+        self.held_out = stack_slices(validation, device, memory) if validation else None
         cores = usable_cores()
         driver = int(device.type == "cuda" and cores > 2)  # a core that is left to the thread which drives a GPU
         self.pool = ThreadPoolExecutor(cores - driver)
@@ -71,7 +75,7 @@ class Material:
         key = (crf.sigma, crf.neighbours, honour_seeds)
         with self._lock:
             if key not in self._regions:
-                self._regions[key] = open_regions(self.training, crf, honour_seeds=honour_seeds)
+                self._regions[key] = open_regions(self.training, crf, honour_seeds=honour_seeds, memory=self.memory)
             return self._regions[key]
 
     def __enter__(self) -> "Material":
@@ -81,3 +85,23 @@ class Material:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.pool.shutdown(cancel_futures=True)  # after an error nobody wants the cuts that are still waiting
+
+
+def require_room_on_device(
+    training: Sequence[Example], validation: Sequence[Example], config: Config, device: torch.device
+) -> None:
+    """Refuse what cannot fit on a GPU, where all slices of a training lie at a time, before anything is put there."""
+    if device.type != "cuda":
+        return
+    structures, priors = len(training[0].structures), len(config.priors)
+    # Of a slice's voxel: the image, seeds, truth and probabilities; of each prior the multiplier and its copy for a
+    # checkpoint, 4 each, and the proposal, 1, with a copy for the checkpoint and a new one.
+    scored = 4 * training[0].image.shape[1] + 2 + 4 * structures
+    needed = (scored + 11 * structures * priors) * sum(e.seeds.size for e in training)
+    needed += scored * sum(e.seeds.size for e in validation)
+    there = torch.cuda.get_device_properties(device).total_memory
+    if needed > there:
+        raise UserError(
+            f"{len(training)} training and {len(validation)} validation cases need at least {needed / GIB:.1f} GiB on "
+            f"the GPU, which has {there / GIB:.1f}: use --device cpu, a smaller --grid.shape, or fewer cases"
+        )

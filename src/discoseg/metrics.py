@@ -22,19 +22,23 @@ def dice(mask: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
     return 2 * int(np.count_nonzero(mask & truth)) / total if total else 1.0
 
 
-def dice_by_volume(mask: Tensor, truth: Tensor, volume_of_slice: Tensor, volumes: int) -> Tensor:
-    """Return the 3D Dice (V,) of volumes whose slices lie in one stack, without leaving the device.
+def count_overlap(mask: Tensor, truth: Tensor, volume_of_slice: Tensor, volumes: int) -> Tensor:
+    """Count the voxels (3, V) int64 of each volume that both masks share, of the first, and of the second.
 
-    ``mask`` and ``truth`` (N, H, W) bool; ``volume_of_slice`` (N,) int64 below ``volumes``. Both empty: 1.
+    ``mask`` and ``truth`` (N, H, W) bool are slices of volumes, which ``volume_of_slice`` (N,) int64 numbers from 0 to
+    ``volumes`` − 1. Counts of parts of a stack add up to those of the whole.
     """
-    common = voxels_by_volume(mask & truth, volume_of_slice, volumes)
-    total = voxels_by_volume(mask, volume_of_slice, volumes) + voxels_by_volume(truth, volume_of_slice, volumes)
+    counts = volume_of_slice.new_zeros(3, volumes)
+    for row, voxels in zip(counts, (mask & truth, mask, truth), strict=True):
+        row.index_add_(0, volume_of_slice, voxels.sum(dim=(1, 2)))
+    return counts
+
+
+def dice_by_volume(counts: Tensor) -> Tensor:
+    """Return the 3D Dice (…, V) of what `count_overlap` counts, (…, 3, V). Both empty: 1."""
+    common, size, true = counts.unbind(dim=-2)
+    total = size + true
     return (2 * common / total.clamp(min=1)).where(total > 0, 1.0)
-
-
-def voxels_by_volume(mask: Tensor, volume_of_slice: Tensor, volumes: int) -> Tensor:
-    """Count the voxels (V,) of each volume's mask, in integers and therefore in any order; see `dice_by_volume`."""
-    return volume_of_slice.new_zeros(volumes).index_add(0, volume_of_slice, mask.sum(dim=(1, 2)))
 
 
 def surface_distances(

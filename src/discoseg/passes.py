@@ -14,13 +14,14 @@ import torch
 from discoseg import admm, losses
 from discoseg.augment import apply_intensities, apply_transforms, pixel_area, sample_intensities, sample_transforms
 from discoseg.config import Config
+from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.errors import UserError
 from discoseg.networks.convolution import WeightGradients
 from discoseg.replay import Replay
 from discoseg.slices import Slices
 from discoseg.state import State
 
-_PREDICT_BATCH = {"cuda": 64, "cpu": 32}
+_PREDICT_BATCH = {"cuda": 64, "cpu": 32}  # slices of up to 256×256; of larger ones as many as have no more pixels
 
 
 class TrainingPass:
@@ -151,14 +152,19 @@ class PredictionPass:
     """The network's probability of each structure in all slices, batch by batch, in evaluation mode."""
 
     def __init__(
-        self, network: torch.nn.Module, slices: Slices, config: Config, order: torch.Tensor | None = None
+        self,
+        network: torch.nn.Module,
+        slices: Slices,
+        config: Config,
+        order: torch.Tensor | None = None,
+        memory: Memory = BOUNDLESS,
     ) -> None:
         """``order`` (N,) is the one in which slices are predicted, by default that of the stack."""
         self._network, self._image, self._config = network, slices.image, config
         device = slices.image.device
-        self.probability = torch.empty(len(slices.structures), *slices.seeds.shape, device=device)
+        self.probability = memory.tensor((len(slices.structures), *slices.seeds.shape), torch.float32, device)
         self._order = torch.arange(len(slices), device=device) if order is None else order
-        self._places = torch.arange(_PREDICT_BATCH[device.type], device=device)
+        self._places = torch.arange(_predicted_at_once(slices.image), device=device)
         self._next = torch.zeros((), dtype=torch.int64, device=device)
         self._step = Replay(self._predict_next, device)
 
@@ -193,8 +199,14 @@ class PredictionPass:
 def predict_slices(network: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
     """Return the probability of each structure, (K, N, H, W) float32, in slices (N, C, H, W), in evaluation mode."""
     network.eval()
-    parts = image.split(_PREDICT_BATCH[image.device.type])
+    parts = image.split(_predicted_at_once(image))
     return torch.cat([losses.structures(network(part)) for part in parts], dim=1)
+
+
+def _predicted_at_once(image: torch.Tensor) -> int:
+    """Return how many of the slices (N, C, H, W) are predicted at a time: a network's memory grows with their size."""
+    most = _PREDICT_BATCH[image.device.type]
+    return max(1, min(most, most * 256**2 // image[0, 0].numel()))
 
 
 def network_precision(config: Config, device: torch.device) -> torch.autocast:

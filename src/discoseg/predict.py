@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from discoseg.certified import Enforcement, Scene, enforce_in_image, most_probable, write_certificate
 from discoseg.checkpoint import load_tensors
@@ -99,19 +100,24 @@ class Model:
             raise UserError(f"{name}: {len(channels)} channels given, the model was trained on {self.channels}")
         image = image_to_grid(channels, self.grid, name=name)
         tensor = torch.from_numpy(image).to(self.device)
-        on_grid = [v.cpu().numpy() for v in predict_views(self.network, tensor, augmentations, self.augment)]
-        views = [[probabilities_from_grid(structure, channels[0], self.grid) for structure in v] for v in on_grid]
 
         def treat(probabilities: Sequence[Volume]) -> Volume:
             mask = self.label(probabilities)
             return mask.like(postprocessing.apply(mask.array))
 
-        means = [
-            structure[0].like(np.asarray(np.mean([view.array for view in structure], axis=0, dtype=np.float32)))
-            for structure in zip(*views, strict=True)
-        ]
-        masks = [treat(view).array for view in views]
-        sizes = {n: tuple(int(np.count_nonzero(m == value)) for m in masks) for n, value in self.labels.items()}
+        on_grid: list[NDArray[np.float32]] = []
+        sums: list[Volume] = []  # of the views' probabilities: all views of a large image would not fit into memory
+        sizes: dict[str, tuple[int, ...]] = dict.fromkeys(self.labels, ())
+        for probability in predict_views(self.network, tensor, augmentations, self.augment):
+            on_grid.append(probability.cpu().numpy())
+            view = [probabilities_from_grid(structure, channels[0], self.grid) for structure in on_grid[-1]]
+            labels = treat(view).array
+            for structure, value in self.labels.items():
+                sizes[structure] += (int(np.count_nonzero(labels == value)),)
+            sums = (
+                [total.like(total.array + new.array) for total, new in zip(sums, view, strict=True)] if sums else view
+            )
+        means = [total.like(total.array / np.float32(len(on_grid))) for total in sums]
         mask, certificate = treat(means), None
         if enforcement is not None:
             scene = Scene(list(self.labels), image, np.mean(on_grid, axis=0, dtype=np.float32), self.grid, means)

@@ -4,11 +4,14 @@ What a cut needs of a volume is the box around its unknown voxels. It is copied 
 probabilities are there, and cut by the next free core; the device meanwhile predicts further volumes.
 """
 
+import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 from discoseg.admm import Prior, Residuals, move_multipliers, residuals_of
 from discoseg.config import AdmmConfig, CrfConfig
+from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.discrete import Foresight, PottsGrid, select_by_size
 from discoseg.discrete.odds import shift_to_size
 from discoseg.discrete.potts import Box, box_around
@@ -31,15 +35,25 @@ _MOST_FLOW_BYTES = 2**33  # of host memory that a training may take to keep its 
 class Region:
     """The part of a volume that its seeds leave open: ``slices`` of the stack, ``box`` within them.
 
-    ``plane`` is (H, W) of a slice. ``grid`` and ``seeds`` are those of the box; ``box`` is None where every voxel is
-    known.
+    ``plane`` is (H, W) of a slice; ``box`` is None where every voxel is known. ``seeds`` are those of the box, and so
+    is the grid, which ``make_grid`` makes anew for each cut unless it is ``kept``.
     """
 
     slices: slice
     plane: tuple[int, int]
     box: Box | None
-    grid: PottsGrid | None
+    make_grid: Callable[[], PottsGrid]
+    kept: PottsGrid | None
     seeds: NDArray[np.int8] | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the box, (z, y, x)."""
+        return (0, 0, 0) if self.box is None else tuple(part.stop - part.start for part in self.box)
+
+    def grid(self) -> PottsGrid:
+        """Return the grid of the box."""
+        return self.make_grid() if self.kept is None else self.kept
 
     def places(self) -> NDArray[np.int64]:
         """Return where the box's voxels lie in the flat stack of slices (N, H, W), (voxels,)."""
@@ -51,11 +65,13 @@ class Region:
         return (planes[:, None, None] + (y * columns)[:, None] + x).ravel()
 
 
-def open_regions(examples: Sequence[Example], crf: CrfConfig, *, honour_seeds: bool) -> list[Region]:
+def open_regions(
+    examples: Sequence[Example], crf: CrfConfig, *, honour_seeds: bool, memory: Memory = BOUNDLESS
+) -> list[Region]:
     """Return where each volume must be cut; contrast is that of the image's first channel.
 
     Contrast weights are computed at a region's first cut and kept, so that trainings which share the regions share
-    them too.
+    them too; those that ``memory`` has no room for are computed for every cut.
     """
     stops = list(accumulate(len(example.seeds) for example in examples))
     regions = []
@@ -66,14 +82,30 @@ def open_regions(examples: Sequence[Example], crf: CrfConfig, *, honour_seeds: b
         if honour_seeds:
             unknown = example.seeds < 0
             box = box_around(unknown) if unknown.any() else None
-        if box is None:
-            regions.append(Region(slices, (rows, columns), None, None, None))
-            continue
-        image = example.image[:, 0][box]
-        grid = PottsGrid(image, spacing_mm=example.spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours)
-        seeds = np.ascontiguousarray(example.seeds[box]) if honour_seeds else None
-        regions.append(Region(slices, (rows, columns), box, grid, seeds))
+        image = example.image[:, 0] if box is None else example.image[:, 0][box]
+        make = partial(PottsGrid, image, spacing_mm=example.spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours)
+        kept = make() if box is not None and memory.reserve(_grid_bytes(image.size, crf)) else None
+        seeds = example.seeds[box] if honour_seeds and box is not None else None
+        if kept is not None and seeds is not None:
+            seeds = np.ascontiguousarray(seeds)
+        regions.append(Region(slices, (rows, columns), box, make, kept, seeds))
     return regions
+
+
+def _grid_bytes(voxels: int, crf: CrfConfig) -> int:
+    """Return what a grid keeps: a weight for each pair of neighbours, their sums, the image, and what is open."""
+    return (4 * (crf.neighbours // 2) + 12) * voxels
+
+
+def stack_places(regions: Sequence[Region], device: torch.device, memory: Memory) -> torch.Tensor:
+    """Return where the voxels of all regions, one behind the other, lie in the stack of slices, (voxels,) int64."""
+    places = memory.tensor((sum(math.prod(region.shape) for region in regions),), torch.int64, device)
+    start = 0
+    for region in regions:
+        own = torch.from_numpy(region.places())
+        places[start : start + len(own)] = own
+        start += len(own)
+    return places
 
 
 class CrfProposer:
@@ -96,6 +128,7 @@ class CrfProposer:
         turns: Sequence[int] | None = None,
         foresee: bool = False,
         sizes: Sequence[tuple[int, int]] | None = None,
+        memory: Memory = BOUNDLESS,
     ) -> None:
         """``strength`` is λ, which may change between epochs; ``foresee`` says whether cores are free for guesses.
 
@@ -108,16 +141,16 @@ class CrfProposer:
         self._sizes = [None if sizes is None else sizes[index] for index in order]
         self._ends = list(accumulate(region.slices.stop - region.slices.start for region in self._turns))
         self.strength = strength
-        self._pool, self._device = pool, device
-        voxels = [0 if region.grid is None else int(np.prod(region.grid.shape)) for region in self._turns]
-        self._stops = [0, *accumulate(voxels)]  # of the regions' voxels in the flat arrays
-        places = np.concatenate([region.places() for region in self._turns])
-        self._places = torch.from_numpy(places).to(device)  # (voxels,) in the stack of slices
+        self._pool, self._device, self._memory = pool, device, memory
+        # Of the regions' voxels in the flat arrays.
+        self._stops = [0, *accumulate(math.prod(region.shape) for region in self._turns)]
+        self._places = stack_places(self._turns, device, memory)
+        self._proposal = memory.tensor((1, self._ends[-1], *regions[0].plane), torch.bool, device)
         self._costs = self._host_array(torch.float32)
         self._masks = self._host_array(torch.bool)
         self._foresights: list[Foresight | None] = [None] * len(self._turns)
         if foresee and sum(_flow_bytes(region) for region in self._turns) <= _MOST_FLOW_BYTES:
-            self._foresights = [None if r.grid is None else r.grid.foresee(r.seeds) for r in self._turns]
+            self._foresights = [None if r.kept is None else r.kept.foresee(r.seeds) for r in self._turns]
         guesses = any(self._foresights)
         self._guessed = self._host_array(torch.float32) if guesses else torch.empty(0)
         self._guesses: list[Future[None] | None] = [None] * len(self._turns)
@@ -137,7 +170,7 @@ class CrfProposer:
         there = self._copy_costs(self._costs, probability, prior, first, last)
         for turn in range(first, last):
             region, guess, cut = self._turns[turn], self._guesses[turn], None
-            if region.grid is not None:
+            if region.box is not None:
                 if guess is not None and guess.cancel():  # one that has not begun would come too late
                     guess = None
                 costs, mask = self._awaited(self._costs, turn, there), self._part(self._masks, turn)
@@ -146,9 +179,12 @@ class CrfProposer:
             self._cuts.append(cut)
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
-        """Return the CRF proposals ŷ of all volumes, (1, N, H, W) bool; ``seeds`` (N, H, W) where they are honoured."""
+        """Return the CRF proposals ŷ of all volumes, (1, N, H, W) bool; ``seeds`` (N, H, W) where they are honoured.
+
+        The next ones are written in their place.
+        """
         self.start(probability, prior, probability.shape[1])
-        proposal = torch.zeros_like(probability, dtype=torch.bool) if seeds is None else (seeds == 1)[None]
+        proposal = self._proposal.zero_() if seeds is None else torch.eq(seeds[None], 1, out=self._proposal)
         for cut in self._cuts:
             if cut is not None:
                 cut.result()
@@ -179,13 +215,13 @@ class CrfProposer:
 
     def _host_array(self, dtype: torch.dtype) -> torch.Tensor:
         """Return a flat array of the regions' voxels; beside a GPU it is pinned, so that copies do not wait."""
-        return torch.empty(self._stops[-1], dtype=dtype, pin_memory=self._device.type == "cuda")
+        if self._device.type == "cuda":
+            return torch.empty(self._stops[-1], dtype=dtype, pin_memory=True)
+        return self._memory.tensor((self._stops[-1],), dtype, self._device)
 
     def _part(self, flat: torch.Tensor, turn: int) -> NDArray[Any]:
         """Return the part of a flat array on the host that is a region's, with its shape."""
-        grid = self._turns[turn].grid
-        assert grid is not None
-        return flat[self._stops[turn] : self._stops[turn + 1]].numpy().reshape(grid.shape)
+        return flat[self._stops[turn] : self._stops[turn + 1]].numpy().reshape(self._turns[turn].shape)
 
     def _awaited(self, flat: torch.Tensor, turn: int, there: torch.cuda.Event | None) -> "Costs":
         """Return the costs of a region, which are in ``flat`` once ``there`` has happened."""
@@ -208,7 +244,7 @@ class CrfProposer:
 
 def _flow_bytes(region: Region) -> int:
     """Return what keeping a region's flow takes (:class:`discoseg.discrete.Foresight`)."""
-    return 0 if region.grid is None else (4 * region.grid.neighbours + 22) * int(np.prod(region.grid.shape))
+    return 0 if region.kept is None else (4 * region.kept.neighbours + 22) * math.prod(region.shape)
 
 
 class Costs(NamedTuple):
@@ -238,13 +274,12 @@ def _cut(
     strength: float,
 ) -> None:
     """Cut a region into ``mask`` once its ``costs`` are there; a ``guess`` under way is awaited first."""
-    assert region.grid is not None
     if guess is not None:
         guess.result()
     if foresight is not None:
         mask[:] = foresight.cut(costs.take(), strength=strength)
     else:
-        mask[:] = region.grid.cut(costs.take(), strength=strength, seeds=region.seeds)
+        mask[:] = region.grid().cut(costs.take(), strength=strength, seeds=region.seeds)
 
 
 def _guess(foresight: Foresight, costs: Costs, strength: float) -> None:
@@ -266,7 +301,14 @@ def sizes_to_choose(examples: Sequence[Example], admm: AdmmConfig) -> list[tuple
 class SizeProposer:
     """Selects the best voxels of all volumes within their bounds, for one structure."""
 
-    def __init__(self, examples: Sequence[Example], admm: AdmmConfig, pool: Executor, device: torch.device) -> None:
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        admm: AdmmConfig,
+        pool: Executor,
+        device: torch.device,
+        memory: Memory = BOUNDLESS,
+    ) -> None:
         """``examples`` have bounds; ``admm`` says whether seeds are honoured, the margin, and what leaving it costs."""
         self._pool, self._soft = pool, admm.soft_bounds
         self._price = torch.zeros((), device=device)  # where a recorded selection reads it
@@ -275,14 +317,15 @@ class SizeProposer:
         assert len(within) == len(examples)
         self._bounds = [(bounds.low_vox, bounds.high_vox) for bounds in within]
         self._seeds = [example.seeds if honour_seeds else None for example in examples]
-        self._depths = [len(example.seeds) for example in examples]
+        stops = list(accumulate(len(example.seeds) for example in examples))
+        self._slices = [slice(start, stop) for start, stop in pairwise([0, *stops])]
         # On a CPU numpy's partition, volume by volume, is several times faster than histograms.
         self._selector = None
         if device.type == "cuda":
             shapes = [example.seeds.shape for example in examples]
             self._selector = SizeSelector(shapes, self._bounds, self._seeds, device)
         self._recorded: Replay | None = None
-        self._proposal = torch.empty(0, dtype=torch.bool, device=device)
+        self._proposal = memory.tensor((1, stops[-1], *examples[0].seeds.shape[1:]), torch.bool, device)
 
     def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
         """Do nothing yet: all volumes are selected at once."""
@@ -291,27 +334,26 @@ class SizeProposer:
         """Do nothing: a selection takes no time to speak of."""
 
     def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
-        """Return the size proposals ỹ of all volumes, (1, N, H, W) bool; ``seeds`` (N, H, W) where these count."""
+        """Return the size proposals ỹ of all volumes, (1, N, H, W) bool; ``seeds`` (N, H, W) where these count.
+
+        The next ones are written in their place.
+        """
         if self._selector is not None:
             return self._select_on_device(self._selector, probability, prior, seeds)
-        utility = probability[0] + prior.multiplier[0] - 0.5
+        s, u, y = (tensor[0].numpy() for tensor in (probability, prior.multiplier, self._proposal))
         price = None if self._soft is None else self._soft / prior.mu
-        volumes = np.split(utility.numpy(), np.cumsum(self._depths)[:-1])
 
-        def select(
-            values: NDArray[np.float32], bounds: tuple[int, int], fixed: NDArray[np.int8] | None
-        ) -> NDArray[np.bool_]:
-            return select_by_size(values, *bounds, seeds=fixed, price=price)
+        def select(part: slice, bounds: tuple[int, int], fixed: NDArray[np.int8] | None) -> None:
+            y[part] = select_by_size(s[part] + u[part] - np.float32(0.5), *bounds, seeds=fixed, price=price)
 
-        chosen = np.concatenate(list(self._pool.map(select, volumes, self._bounds, self._seeds)))
-        return torch.from_numpy(chosen)[None]
+        deque(self._pool.map(select, self._slices, self._bounds, self._seeds), maxlen=0)  # which raises their errors
+        return self._proposal
 
     def _select_on_device(
         self, selector: SizeSelector, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None
     ) -> torch.Tensor:
         """Select by a recorded graph: its two hundred operations would contend with the cuts for Python's lock."""
         if self._recorded is None:
-            self._proposal = torch.empty_like(probability, dtype=torch.bool)
 
             def select() -> None:  # the tensors are the training's own and stay where they are
                 utility = probability[0] + prior.multiplier[0] - 0.5
@@ -337,10 +379,11 @@ class MultiplierUpdate:
         probability: torch.Tensor,
         admm: AdmmConfig,
         watch: Callable[[torch.Tensor], None] = lambda proposal: None,
+        memory: Memory = BOUNDLESS,
     ) -> None:
         """``probability`` (K, N, H, W); ``admm`` has the multipliers' step; ``watch`` sees proposals beforehand."""
         self._prior = prior
-        self._proposal = torch.empty_like(probability, dtype=torch.bool)
+        self._proposal = memory.tensor(tuple(probability.shape), torch.bool, probability.device)
         self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
 
         def move() -> None:

@@ -1,17 +1,18 @@
 """How well an epoch did: Dice, size and bounds of every volume, and their summary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
 import torch
 
 from discoseg.admm import Prior
-from discoseg.metrics import dice_by_volume, voxels_by_volume
+from discoseg.metrics import count_overlap, dice_by_volume
 from discoseg.slices import Slices
 from discoseg.weak.examples import Example
 
-_SLICES_AT_ONCE = 256
+_SLICES_AT_ONCE = {"cuda": 256, "cpu": 16}
 
 
 def score_epoch(
@@ -52,12 +53,8 @@ def score_proposals(priors: Sequence[Prior], slices: Slices, examples: Sequence[
     known = np.array([example.truth is not None for example in examples])
     if not known.any() or not priors:
         return {}
-    dice = [
-        dice_by_volume(prior.doubled[number] == 2, slices.truth == number + 1, slices.volume, len(examples))
-        for prior in priors
-        for number in range(len(slices.structures))
-    ]
-    values = torch.stack(dice).view(len(priors), -1, len(examples)).cpu().numpy()  # one wait for the device
+    counts = [_count(partial(_proposed, prior), slices, examples) for prior in priors]
+    values = dice_by_volume(torch.stack(counts)).cpu().numpy()  # (T, K, V), one wait for the device
     return {f"{prior.name}_dice": float(row[:, known].mean()) for prior, row in zip(priors, values, strict=True)}
 
 
@@ -66,16 +63,9 @@ def score_cases(probability: torch.Tensor, slices: Slices, examples: Sequence[Ex
 
     With several structures, each has these under its name, and ``dice`` is their mean.
     """
-    labels, volumes = label_map(probability), len(examples)
-    of_volumes = []
-    for number in range(1, 1 + len(slices.structures)):
-        mask, truth = labels == number, slices.truth == number
-        of_volumes += [
-            dice_by_volume(mask, truth, slices.volume, volumes).double(),
-            voxels_by_volume(mask, slices.volume, volumes).double(),
-            voxels_by_volume(truth, slices.volume, volumes).double(),
-        ]
-    values = torch.stack(of_volumes).view(-1, 3, volumes).tolist()  # one wait for the device
+    numbers = torch.arange(1, 1 + len(probability), device=probability.device).view(-1, 1, 1, 1)
+    counts = _count(lambda part: label_map(probability[:, part]) == numbers, slices, examples)
+    values = torch.cat([dice_by_volume(counts)[:, None].double(), counts[:, 1:]], dim=1).tolist()  # one wait
     endings = _endings(slices.structures)
     cases: list[dict[str, float]] = []
     for index, example in enumerate(examples):
@@ -101,11 +91,27 @@ def label_map(probability: torch.Tensor) -> torch.Tensor:
     """
     if len(probability) == 1:
         return (probability[0] >= 0.5).to(torch.uint8)
-    labels = torch.empty(probability.shape[1:], dtype=torch.uint8, device=probability.device)
-    for part in range(0, len(labels), _SLICES_AT_ONCE):  # scratch memory must not grow with the dataset
-        some = probability[:, part : part + _SLICES_AT_ONCE]
-        labels[part : part + _SLICES_AT_ONCE] = torch.cat([1 - some.sum(dim=0, keepdim=True), some]).argmax(dim=0)
-    return labels
+    background = 1 - probability.sum(dim=0, keepdim=True)
+    return torch.cat([background, probability]).argmax(dim=0).to(torch.uint8)
+
+
+def _proposed(prior: Prior, part: slice) -> torch.Tensor:
+    return prior.doubled[:, part] == 2
+
+
+def _count(masks: Callable[[slice], torch.Tensor], slices: Slices, examples: Sequence[Example]) -> torch.Tensor:
+    """Count the voxels (K, 3, V) in common, found and true of each structure in each volume (`count_overlap`).
+
+    ``masks`` returns the structures' masks (K, B, H, W) bool of some slices: scratch memory must not grow with the
+    dataset.
+    """
+    counts = slices.volume.new_zeros(len(slices.structures), 3, len(examples))
+    at_once = _SLICES_AT_ONCE[slices.truth.device.type]
+    for start in range(0, len(slices), at_once):
+        part = slice(start, start + at_once)
+        for number, mask in enumerate(masks(part)):
+            counts[number] += count_overlap(mask, slices.truth[part] == number + 1, slices.volume[part], len(examples))
+    return counts
 
 
 def _endings(structures: Sequence[str]) -> list[str]:

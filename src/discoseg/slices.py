@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.weak.examples import Example
 
 
@@ -32,18 +33,25 @@ class Slices:
         return len(self.image)
 
 
-def stack_slices(examples: Sequence[Example], device: torch.device) -> Slices:
-    """Put the slices of all examples behind each other on ``device``."""
+def stack_slices(examples: Sequence[Example], device: torch.device, memory: Memory = BOUNDLESS) -> Slices:
+    """Put the slices of all examples behind each other on ``device``, on a CPU in ``memory``."""
 
-    def tensor(arrays: Sequence[Any]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(arrays)).to(device)
+    def tensor(arrays: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+        if device.type != "cpu":
+            return torch.from_numpy(np.concatenate(arrays)).to(device)
+        stack = memory.tensor((sum(map(len, arrays)), *arrays[0].shape[1:]), dtype, device)
+        np.concatenate(arrays, out=stack.numpy())
+        return stack
 
+    nothing = np.zeros((), np.int8)
     low, high = stack_bounds(examples, device)
     return Slices(
-        image=tensor([e.image for e in examples]),
-        seeds=tensor([e.seeds for e in examples]),
-        truth=tensor([np.zeros(e.seeds.shape, np.int8) if e.truth is None else e.truth for e in examples]),
-        volume=tensor([np.full(len(e.seeds), i) for i, e in enumerate(examples)]),
+        image=tensor([e.image for e in examples], torch.float32),
+        seeds=tensor([e.seeds for e in examples], torch.int8),
+        truth=tensor(
+            [np.broadcast_to(nothing, e.seeds.shape) if e.truth is None else e.truth for e in examples], torch.int8
+        ),
+        volume=tensor([np.full(len(e.seeds), i) for i, e in enumerate(examples)], torch.int64),
         low=low,
         high=high,
         structures=examples[0].structures,

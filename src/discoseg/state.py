@@ -45,11 +45,11 @@ def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) 
 
 
 def snapshot_state(
-    state: State, config: Config, data: dict[str, dict[str, str]]
+    state: State, config: Config, data: dict[str, dict[str, str]], *, copy: bool = True
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return copies of all that a resumed training needs to go on to the identical result, as tensors and JSON.
+    """Return all that a resumed training needs to go on to the identical result, as tensors and JSON.
 
-    ``data`` are the cases' checksums. The training may go on while the copies are written.
+    ``data`` are the cases' checksums. The training may go on while they are written, if they are a ``copy``.
     """
     tensors = _network_tensors(state.network)
     for prior in state.priors:
@@ -73,10 +73,11 @@ def snapshot_state(
         "best_epoch": state.best_epoch,
         "mu": {prior.name: prior.mu for prior in state.priors},
     }
-    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    if copy:
+        tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     if state.slice_sums.is_cuda:
-        torch.cuda.current_stream().synchronize()  # the copies are read on another stream
-    return copies, meta
+        torch.cuda.current_stream().synchronize()  # the tensors are read on another stream
+    return tensors, meta
 
 
 def _network_tensors(network: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -90,7 +91,9 @@ def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 def restore_state(path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
     """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off; settings and data must agree."""
-    tensors, meta = load_tensors(path)
+    large = {f"{prior.name}.proposal2": prior.doubled for prior in state.priors}
+    large |= {f"{prior.name}.multiplier": prior.multiplier for prior in state.priors}
+    tensors, meta = load_tensors(path, into=large)
     if not {"config", "data", "history", "mu"} <= meta.keys():
         raise UserError(f"{path}: a model, not the state of a training, so nothing can go on from it; train anew")
     _require_same_settings(path, meta["config"], to_dict(config))
@@ -99,9 +102,9 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
         raise UserError(f"{path}: {meta['epoch']} epochs are done already; --epochs {config.epochs} cannot undo them")
     device = state.slice_sums.device
     state.network.load_state_dict(network_tensors(tensors))
+    for name, tensor in large.items():
+        tensor.copy_(tensors[name])
     for prior in state.priors:
-        prior.doubled.copy_(tensors[f"{prior.name}.proposal2"])
-        prior.multiplier.copy_(tensors[f"{prior.name}.multiplier"])
         prior.mu = meta["mu"][prior.name]
     moments: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():

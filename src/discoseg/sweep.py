@@ -23,8 +23,9 @@ from typing import Any, Protocol
 
 from discoseg.config import Config, Method, load_run_config
 from discoseg.data.files import usable_cores
+from discoseg.data.memory import Memory, budget_gib
 from discoseg.errors import UserError
-from discoseg.material import Material
+from discoseg.material import Material, require_room_on_device
 from discoseg.run import RunFolder
 from discoseg.train import choose_device, train_on
 from discoseg.workflow import Inputs, fit, gather_inputs, recorded_sources
@@ -39,13 +40,14 @@ _PATIENCE_S = 20.0  # how long an epoch under way may go on after an interruptio
 
 @dataclass(frozen=True)
 class Job:
-    """One training of a sweep; ``sources`` are what :func:`discoseg.fit` takes beside the configuration."""
+    """One training of a sweep; ``sources`` and ``memory_gib`` are what :func:`discoseg.fit` takes."""
 
     dataset: Path
     run: Path
     config: Config
     resume: bool
     sources: dict[str, Any]
+    memory_gib: float
 
 
 class _Stop(Protocol):
@@ -75,14 +77,16 @@ def fit_many(
     validation_fraction: float = 0.2,
     device: str = "auto",
     at_once: int | None = None,
+    memory_gib: float | None = None,
     resume: bool = False,
     progress: RunProgress = lambda run, done, message: None,
 ) -> None:
     """Train every configuration into its run folder, ``at_once`` of them at a time; see :func:`discoseg.fit`.
 
-    By default that is one for each core, or two on a GPU. With ``resume`` finished runs stay as they are and begun
-    ones go on with the sources they were started with. A training that fails does not stop the others; all failures
-    are raised together in the end. A script that calls this needs ``if __name__ == "__main__":`` around the call.
+    By default that is one for each core, or two on a GPU; they share ``memory_gib``. With ``resume`` finished runs stay
+    as they are and begun ones go on with the sources they were started with. A training that fails does not stop the
+    others; all failures are raised together in the end. A script that calls this needs ``if __name__ == "__main__":``
+    around the call.
     """
     if at_once is not None and at_once < 1:
         raise UserError(f"at_once is {at_once}: it must be at least 1")
@@ -94,7 +98,8 @@ def fit_many(
         begun = resume and (run / "config.toml").is_file()
         if not (begun and _is_finished(run, config)):
             RunFolder.require_usable(run, resume=begun)
-            jobs.append(Job(dataset, run, config, begun, _recorded(run, given) if begun else given))
+            sources = _recorded(run, given) if begun else given
+            jobs.append(Job(dataset, run, config, begun, sources, budget_gib(memory_gib) / workers))
     with ExitStack() as stack:
         submit, reports, stop = (_start_threads if on_cuda else _start_processes)(stack, workers)
         failures = _run_all(jobs, workers, submit, reports, stop, progress)
@@ -199,7 +204,8 @@ _of_this_process: tuple[_Reports, _Stop]  # such things reach a process only as 
 def _fit(job: Job) -> None:
     report = _reporter(job.run, *_of_this_process)
     report(0.0, "preparing")
-    fit(job.dataset, job.run, job.config, **job.sources, device="cpu", resume=job.resume, progress=report)
+    settings: dict[str, Any] = {"device": "cpu", "memory_gib": job.memory_gib, "resume": job.resume}
+    fit(job.dataset, job.run, job.config, **job.sources, **settings, progress=report)
 
 
 def _reporter(run: Path, reports: _Reports, stop: _Stop) -> Callable[[float, str], None]:
@@ -242,11 +248,14 @@ def _start_threads(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Fut
         key, without_bounds = repr((settings, sources)), repr((_without_bounds(settings), sources))
         with gathering:
             if key not in shared:
-                inputs = gather_inputs(job.dataset, job.config, **job.sources)
+                memory = Memory(job.memory_gib)
+                inputs = gather_inputs(job.dataset, job.config, **job.sources, memory=memory)
+                require_room_on_device(inputs.training, inputs.validation, job.config, device)
                 if without_bounds in volumes:
                     material = volumes[without_bounds].with_bounds(inputs.training)
                 else:
-                    material = Material(inputs.training, inputs.validation, device, idle_cores=workers == 1)
+                    idle = workers == 1
+                    material = Material(inputs.training, inputs.validation, device, idle_cores=idle, memory=memory)
                     volumes[without_bounds] = materials.enter_context(material)
                 shared[key] = inputs, material
         inputs, material = shared[key]

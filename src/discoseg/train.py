@@ -4,7 +4,8 @@
 
 Per epoch: (1) one pass of mini-batches of 2D slices drawn across volumes, on the augmented loss; (2) the network, in
 evaluation mode, predicts every training volume; (3) every 3D volume gets its proposals; (4) the multipliers move;
-(5) the learning rate decays. Images, seeds, proposals and multipliers stay on the training device throughout.
+(5) the learning rate decays. Images, seeds, proposals and multipliers stay on the training device throughout; on a CPU
+those that exceed the budget of memory lie in mapped files (:mod:`discoseg.data.memory`).
 """
 
 import threading
@@ -19,10 +20,11 @@ from discoseg import admm
 from discoseg.checkpoints import Checkpoints
 from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
+from discoseg.data.memory import BOUNDLESS, Memory, budget_gib
 from discoseg.disagreement import Disagreement
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, assignment, expansion
-from discoseg.material import Material
+from discoseg.material import Material, require_room_on_device
 from discoseg.networks import build_network
 from discoseg.passes import PredictionPass, TrainingPass, predict_slices
 from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, sizes_to_choose
@@ -54,17 +56,20 @@ def train(
     model: dict[str, Any],
     sources: dict[str, Any] | None = None,
     device: str = "auto",
+    memory: Memory | None = None,
     resume: bool = False,
     progress: Progress = lambda done, message: None,
 ) -> State:
     """Train a network and fill the folder ``run``; with ``resume`` go on from its latest checkpoint.
 
     ``model`` is what prediction must know beyond the configuration (label value, orientation, …); it is stored with
-    the weights. ``sources``, where the data came from, stands in run.json. Returns the state after the last epoch.
+    the weights. ``sources``, where the data came from, stands in run.json. ``memory`` holds what grows with the
+    dataset, by default up to half of the machine's. Returns the state after the last epoch.
     """
     target = choose_device(device)
     RunFolder.require_usable(run, resume=resume)
-    with Material(training, validation, target) as material:
+    require_room_on_device(training, validation, config, target)
+    with Material(training, validation, target, memory=memory or Memory(budget_gib(None))) as material:
         return train_on(material, config, run, model=model, sources=sources, resume=resume, progress=progress)
 
 
@@ -81,10 +86,12 @@ def train_on(
     """Train like :func:`train` on material that several trainings may share, each in a thread of its own."""
     RunFolder.require_usable(run, resume=resume)
     training, validation = material.training, material.validation
-    with _own_stream(material.device), Checkpoints() as checkpoints:
+    copied = 5 * len(config.priors) * len(material.slices.structures) * material.slices.seeds.numel()  # bytes
+    with _own_stream(material.device), Checkpoints(beside=material.memory.reserve(copied)) as checkpoints:
         with _seeding, undisturbing():
             torch.manual_seed(config.seed)
-            state = start_state(material.slices, config)
+            state = start_state(material.slices, config, material.memory)
+        work = _prepare(state, material, config)  # whatever has no room is to be known before anything is written
         folder = RunFolder.open(run, resume=resume)
         if folder.latest.is_file():
             with _seeding, undisturbing():
@@ -93,7 +100,6 @@ def train_on(
             folder.write_config(config)  # more epochs may be wanted now
         else:
             folder.write_start(config, model, sources or {}, training, validation, material.device, material.data)
-        work = _prepare(state, material, config)
         predict, validate = work.predict, work.validate
         if state.epoch == config.epochs:  # nothing to train, but to score
             predict.all()
@@ -140,15 +146,16 @@ class _Work(NamedTuple):
 
 
 def _prepare(state: State, material: Material, config: Config) -> _Work:
-    predict = PredictionPass(state.network, material.slices, config, material.order)
+    memory = material.memory
+    predict = PredictionPass(state.network, material.slices, config, material.order, memory)
     disagreement = Disagreement(material.slices, material.training, predict.probability)
     return _Work(
         learn=TrainingPass(state, material.slices, config),
         predict=predict,
-        validate=PredictionPass(state.network, material.held_out, config) if material.held_out else None,
+        validate=PredictionPass(state.network, material.held_out, config, memory=memory) if material.held_out else None,
         proposers=_proposers(material, config),
         updates={
-            prior.name: MultiplierUpdate(prior, predict.probability, config.admm, disagreement.watch(prior))
+            prior.name: MultiplierUpdate(prior, predict.probability, config.admm, disagreement.watch(prior), memory)
             for prior in state.priors
         },
         disagreement=disagreement,
@@ -205,7 +212,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def start_state(slices: Slices, config: Config) -> State:
+def start_state(slices: Slices, config: Config, memory: Memory = BOUNDLESS) -> State:
     """Return the state before the first epoch, its weights drawn from torch's global generator."""
     device = slices.image.device
     _require_normalisable(slices, config)
@@ -229,15 +236,14 @@ def start_state(slices: Slices, config: Config) -> State:
     count, rows, columns = slices.seeds.shape
     slice_sums = torch.zeros(len(slices.structures), count, device=device)
     if config.method == "penalty":
-        slice_sums = predict_slices(network, slices.image).sum(dim=(2, 3))
+        parts = slices.image.split(64)  # scratch memory must not grow with the dataset
+        slice_sums = torch.cat([predict_slices(network, part).sum(dim=(2, 3)) for part in parts], dim=1)
+    shape = (len(slices.structures), count, rows, columns)
     return State(
         network=network,
         optimiser=optimiser,
         priors=[
-            admm.Prior(
-                name, (len(slices.structures), count, rows, columns), admm.scheduled_mu(config.admm, name, 0), device
-            )
-            for name in config.priors
+            admm.Prior(name, shape, admm.scheduled_mu(config.admm, name, 0), device, memory) for name in config.priors
         ],
         order=torch.Generator().manual_seed(config.seed),
         slice_sums=slice_sums,
@@ -271,7 +277,9 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, Proposer]:
         solvers |= {"size": assignment(material.training, config.admm)} if config.uses_size else {}
         where = material.pool, material.device
         return {
-            name: LabelProposer(regions, structures, solvers[name], *where, turns=material.turns)
+            name: LabelProposer(
+                regions, structures, solvers[name], *where, turns=material.turns, memory=material.memory
+            )
             for name in config.priors
         }
     if config.uses_crf:
@@ -284,9 +292,12 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, Proposer]:
             turns=material.turns,
             foresee=material.idle_cores,
             sizes=sizes_to_choose(material.training, config.admm) if config.calibrates else None,
+            memory=material.memory,
         )
     if config.uses_size:
-        proposers["size"] = SizeProposer(material.training, config.admm, material.pool, material.device)
+        proposers["size"] = SizeProposer(
+            material.training, config.admm, material.pool, material.device, material.memory
+        )
     return proposers
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from discoseg.config import Config
 from discoseg.data.layouts import describe_odd_channels, find_dataset
+from discoseg.data.memory import BOUNDLESS, Memory, budget_gib
 from discoseg.data.prepare import Grid, common_orientation, prepare_cases, slice_across
 from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
@@ -37,6 +38,7 @@ def fit(
     split: Path | str | None = None,
     validation_fraction: float = 0.2,
     device: str = "auto",
+    memory_gib: float | None = None,
     resume: bool = False,
     prepare_progress: Callable[[int, int], None] = lambda done, total: None,
     progress: Progress = lambda done, message: None,
@@ -46,15 +48,18 @@ def fit(
     ``seeds`` is a folder of weak label maps by case name; without it the dataset's own labels annotate. Validation
     cases are those of the JSON file ``split`` (``splits_final.json:2`` is the third fold of nnU-Net's file; one in the
     dataset's folder counts by itself), or a ``validation_fraction`` of the patients: always the same ones, as far as
-    they have complete masks.
+    they have complete masks. What grows with the dataset takes up to ``memory_gib`` of memory, by default half of the
+    machine's; what is beyond lies in files in the cache while a CPU trains, with the same result.
     """
     RunFolder.require_usable(Path(out), resume=resume)
+    memory = Memory(budget_gib(memory_gib))
     inputs = gather_inputs(
         Path(dataset),
         config,
         seeds=None if seeds is None else Path(seeds),
         split=None if split is None else Path(split),
         validation_fraction=validation_fraction,
+        memory=memory,
         progress=prepare_progress,
     )
     return train(
@@ -65,6 +70,7 @@ def fit(
         model=inputs.model,
         sources=inputs.sources,
         device=device,
+        memory=memory,
         resume=resume,
         progress=progress,
     )
@@ -77,6 +83,7 @@ def gather_inputs(
     seeds: Path | None,
     split: Path | None,
     validation_fraction: float,
+    memory: Memory = BOUNDLESS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Inputs:
     """Find, split, prepare and annotate the cases of a dataset; see :func:`fit`."""
@@ -99,8 +106,10 @@ def gather_inputs(
         to_score = [item for item in to_score if item.case.patient not in weak]
     sources = {"dataset": dataset, "seeds": seeds, "split": split, "validation_fraction": validation_fraction}
     return Inputs(
-        training=training_examples(to_train, found, config, structures=structures, grid=grid, weak=seeds),
-        validation=validation_examples(to_score, found, structures),
+        training=training_examples(
+            to_train, found, config, structures=structures, grid=grid, weak=seeds, memory=memory
+        ),
+        validation=validation_examples(to_score, found, structures, memory),
         config=config,
         model={
             "labels": structures,

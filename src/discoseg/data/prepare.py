@@ -5,6 +5,7 @@ results are cached on disk, keyed by the files' contents and the settings, so th
 cached arrays are memory-mapped, so a case costs memory only while it is used.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.config import Axis
-from discoseg.data.files import channel_of, file_of, usable_cores
+from discoseg.data.files import allow_open_files, channel_of, file_of, usable_cores
 from discoseg.data.layouts import Case
 from discoseg.data.metaimage import data_file
 from discoseg.data.volume import (
@@ -117,8 +118,9 @@ def image_to_grid(volumes: Sequence[Volume], grid: Grid, *, name: str) -> NDArra
         low, high = np.percentile(array, grid.clip_percent).tolist()
         if high <= low:  # a few bright voxels on a constant ground: keep them
             low, high = float(array.min()), float(array.max())
-        scaled = np.clip((array - low) / (high - low), 0.0, 1.0)
-        channels.append(np.clip(resize_linear(scaled, grid.shape), 0.0, 1.0))
+        # Slice by slice: of a large volume the scaled copies would take several times its own memory.
+        scaled = (np.clip((plane - low) / (high - low), 0.0, 1.0) for plane in array)
+        channels.append(np.clip(np.stack([resize_linear(plane, grid.shape) for plane in scaled]), 0.0, 1.0))
     return np.stack(channels, axis=1)
 
 
@@ -180,6 +182,7 @@ def prepare_cases(
 ) -> list[Prepared]:
     """Bring cases onto the grid, several at once, through the cache (:func:`default_cache` when None)."""
     folder = cache or default_cache()
+    allow_open_files()
     prepared: list[Prepared] = []
     with ThreadPoolExecutor(usable_cores()) as pool:
         for item in pool.map(lambda case: prepare_case(case, grid, folder), cases):
@@ -256,6 +259,10 @@ def _cached(
     try:
         return np.load(entry / "array.npy", mmap_mode="r"), json.loads((entry / "meta.json").read_text("utf-8"))
     except (OSError, ValueError) as error:  # a crash of the machine can leave an entry without its content
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            raise UserError(
+                "a case keeps two or three files open, and no more may be: raise it by 'ulimit -n'"
+            ) from error
         raise UserError(f"{entry}: this entry of the cache is damaged; remove it and start again") from error
 
 

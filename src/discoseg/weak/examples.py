@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from discoseg.config import Config
 from discoseg.data.layouts import Dataset, find_weak_maps
+from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.data.prepare import Grid, Prepared, default_cache, prepare_label_map
 from discoseg.errors import UserError
 from discoseg.weak.bounds import Bounds, bounds_from_eps, bounds_from_ml, check_feasible, check_feasible_together
@@ -42,11 +43,12 @@ def training_examples(
     structures: Mapping[str, int],
     grid: Grid,
     weak: Path | None,
+    memory: Memory = BOUNDLESS,
 ) -> list[Example]:
     """Return examples of the ``structures``, values in label maps by name, for ``config.method``.
 
     Seeds come from the folder ``weak``, else from the dataset's own label maps. A case without either trains by its
-    size bounds alone.
+    size bounds alone. ``memory`` holds seeds and truth; images stay in the cache.
     """
     if config.calibrates and len(structures) > 1:
         raise UserError(f"--crf.calibrate is for one structure, not for {', '.join(structures)}; leave it out")
@@ -62,7 +64,7 @@ def training_examples(
     for item in prepared:
         if item.label is not None:
             _require_known(item.label, dataset, item)
-        truth = _truth(item, dataset, structures)
+        truth = _truth(item, dataset, structures, memory)
         if config.method == "full":
             if truth is None:
                 raise UserError(f"{item.case.name}: --method full needs a complete mask; choose another method")
@@ -70,10 +72,10 @@ def training_examples(
         else:
             annotation = _annotation(item, maps, weak, grid, may_lack=config.needs_bounds)
             if annotation is None:
-                seeds = np.full(item.image[:, 0].shape, -1, np.int8)
+                seeds = memory.keep(np.full(item.image[:, 0].shape, -1, np.int8))
             else:
                 _require_known(annotation, dataset, item)
-                seeds = _classes(annotation, dataset, structures)
+                seeds = memory.keep(_classes(annotation, dataset, structures))
         bounds = None if sizes is None else _bounds(item, truth, config, sizes, list(structures))
         if bounds is not None:
             fixed = seeds if config.admm.honour_seeds else np.full_like(seeds, -1)
@@ -86,13 +88,15 @@ def training_examples(
     return examples
 
 
-def validation_examples(prepared: Sequence[Prepared], dataset: Dataset, structures: Mapping[str, int]) -> list[Example]:
+def validation_examples(
+    prepared: Sequence[Prepared], dataset: Dataset, structures: Mapping[str, int], memory: Memory = BOUNDLESS
+) -> list[Example]:
     """Return the examples that can be scored: those with a complete mask; nothing of them is trained on."""
     examples = []
     for item in prepared:
-        truth = _truth(item, dataset, structures)
+        truth = _truth(item, dataset, structures, memory)
         if truth is not None:
-            seeds = np.full(truth.shape, -1, dtype=np.int8)
+            seeds = np.broadcast_to(np.full((), -1, np.int8), truth.shape)
             examples.append(
                 Example(item.case.name, item.image, seeds, truth, item.spacing_mm, structures=tuple(structures))
             )
@@ -120,10 +124,10 @@ def chosen_label(dataset: Dataset, label: str | None) -> int:
     return values[0]
 
 
-def _truth(item: Prepared, dataset: Dataset, structures: Mapping[str, int]) -> NDArray[np.int8] | None:
+def _truth(item: Prepared, dataset: Dataset, structures: Mapping[str, int], memory: Memory) -> NDArray[np.int8] | None:
     if item.label is None or not item.is_complete(dataset.ignore):
         return None
-    return _classes(item.label, dataset, structures)
+    return memory.keep(_classes(item.label, dataset, structures))
 
 
 def _annotation(
