@@ -85,8 +85,7 @@ def test_proposals_shun_borders_that_cost_more(hearts: list[Example]) -> None:
     assert np.array_equal(made[None], made["MYO-LV 1"])
     assert _borders(made["MYO-LV 2"]) < 0.8 * _borders(made[None])
     costs = torch.cat([torch.zeros_like(probability[:1]), (1 - (v := probability + prior.multiplier) - v.sum(0)) / 2])
-    part, grid = slice(0, len(hearts[0].seeds)), regions[0].grid
-    assert grid is not None
+    part, grid = slice(0, len(hearts[0].seeds)), regions[0].grid()
     best = label_by_expansion(
         grid, costs[:, part].numpy(), strength=0.6 / prior.mu, pairs=read_pairs("MYO-LV 2", STRUCTURES)
     )

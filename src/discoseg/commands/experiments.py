@@ -1,0 +1,83 @@
+"""Commands that carry out whole experiments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from discoseg.commands.options import Device
+from discoseg.experiments.plan import What
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Show the whole method on phantoms: clicks, seeds, two trainings, prediction, comparison, report."""
+
+    out: Path = Path("demo")
+    """Folder for everything that is made; a finished part is not made again."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.experiments.demo import run_demo
+
+        run_demo(self.out)
+        return 0
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Make the paper's tables and figures from the datasets; finished trainings are kept, begun ones go on."""
+
+    what: Positional[What]
+    """A table or figure of the paper, its tasks with the default preset (ours), three structures from scribbles,
+    ablations of CRF + size, or the search
+    for what the paper leaves open; these two have full supervision beside them."""
+    data: Path
+    """Folder with the datasets acdc and promise12 (either may be missing) and, optionally, splits.json."""
+    out: Path
+    """Folder for seeds, runs, results, tables and figures."""
+    only: str = "*"
+    """Pattern of the trainings to make, e.g. 'lv-*' or '*-eps10-*'; all results that are there are shown."""
+    variants: tuple[str, ...] = ()
+    """Of ablations or the search, e.g. zoom lambda0.3+rho0.3; by default every single one."""
+    seeds: int = 1
+    """Random seeds of each training; the tables show mean ± standard deviation."""
+    jobs: int | None = None
+    """Trainings at a time; by default one for each core, or two on a GPU."""
+    epochs: int | None = None
+    """Train shorter or longer than the paper's 250 epochs; the learning rate's decay is scaled along."""
+    until: int | None = None
+    """Stop trainings after so many epochs of their schedule; the best epoch is then one of the whole training, too."""
+    device: Device = "auto"
+    """Where to train; auto takes CUDA where there is one."""
+
+    def run(self) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.experiments.plan import Length, plan
+        from discoseg.experiments.reproduce import reproduce
+        from discoseg.progress import progress_bars
+
+        planned = plan(self.what, seeds=self.seeds, variants=self.variants)
+        length = Length(self.epochs, self.until)
+        epochs = {cell.name: cell.config(length=length).epochs for cell in planned}
+        with progress_bars() as update:
+            made = reproduce(
+                self.what,
+                self.data,
+                self.out,
+                only=self.only,
+                variants=self.variants,
+                seeds=self.seeds,
+                jobs=self.jobs,
+                epochs=self.epochs,
+                until=self.until,
+                device=self.device,
+                progress=lambda run, done, message: update(run.name, done, epochs[run.name], message),
+                finished=lambda result: print(
+                    f"{result.cell.name}: 3D Dice {result.best_dice:.3f} (epoch {result.best_epoch}), "
+                    f"last {result.last('val_dice'):.3f}, {result.seconds:.0f} s",
+                    flush=True,
+                ),
+            )
+        print("\n".join([*(f"note: {note}" for note in made.notes), *map(str, made.files)]))
+        return 0
