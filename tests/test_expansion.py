@@ -188,7 +188,14 @@ def test_starts_with_the_cheapest_class_and_seeds(problem: Problem) -> None:
     np.testing.assert_array_equal(one.labels, other.labels)
     assert one.energies == other.energies
     begun = energy_of_labels(grid, start, rounded, strength=strength, pairs=metric)
-    assert one.energies[0] == pytest.approx(begun, abs=1e-9 * np.abs(costs).sum())
+    tolerance = 1e-9 * np.abs(costs).sum()
+    apart = metric[~np.eye(len(metric), dtype=bool)]
+    if (
+        len(apart) and (apart == apart[0]).all()
+    ):  # a Potts energy, of which one cut settles a part before the first move
+        assert one.energies[0] <= begun + tolerance
+    else:
+        assert one.energies[0] == pytest.approx(begun, abs=tolerance)
 
 
 @given(problems(), st.booleans())

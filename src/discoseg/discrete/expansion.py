@@ -20,7 +20,7 @@ class Expansion:
     """A labelling that no expansion move improves."""
 
     labels: NDArray[np.int8]  # of the image's shape
-    energies: tuple[float, ...]  # before the first move and after each accepted one; of two classes the last alone
+    energies: tuple[float, ...]  # before the first move, after each accepted one; of two classes the last alone
     cycles: int  # rounds over all classes in the piece that took most; the last of them changed nothing
 
     @property
