@@ -192,7 +192,7 @@ def test_starts_with_the_cheapest_class_and_seeds(problem: Problem) -> None:
     apart = metric[~np.eye(len(metric), dtype=bool)]
     if (
         len(apart) and (apart == apart[0]).all()
-    ):  # a Potts energy, of which one cut settles a part before the first move
+    ):  # Potts: one cut settles a part before the first move
         assert one.energies[0] <= begun + tolerance
     else:
         assert one.energies[0] == pytest.approx(begun, abs=tolerance)
