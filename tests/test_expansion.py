@@ -190,9 +190,7 @@ def test_starts_with_the_cheapest_class_and_seeds(problem: Problem) -> None:
     begun = energy_of_labels(grid, start, rounded, strength=strength, pairs=metric)
     tolerance = 1e-9 * np.abs(costs).sum()
     apart = metric[~np.eye(len(metric), dtype=bool)]
-    if (
-        len(apart) and (apart == apart[0]).all()
-    ):  # Potts: one cut settles a part before the first move
+    if len(apart) and (apart == apart[0]).all():  # Potts: one cut settles a part before the first move
         assert one.energies[0] <= begun + tolerance
     else:
         assert one.energies[0] == pytest.approx(begun, abs=tolerance)

@@ -92,12 +92,19 @@ def border_weight(
                 z2, y2, step = z + offsets[j, 0], y + offsets[j, 1], offsets[j, 2]
                 if z2 >= depth or not 0 <= y2 < height:
                     continue
-                row, row2 = labels[z, y], labels[z2, y2]
-                for x in range(max(0, -step), min(width, width - step)):
-                    if row[x] != row2[x + step]:
+                first, stop = max(0, -step), min(width, width - step)
+                row, row2 = labels[z, y, first:stop], labels[z2, y2, first + step : stop + step]
+                differing = np.int8(0)
+                for i in range(row.size):  # many voxels at a time
+                    differing |= row[i] ^ row2[i]
+                if differing == 0:
+                    continue
+                for i in range(row.size):
+                    if row[i] != row2[i]:
+                        x = first + i
                         difference = np.float64(image[z, y, x]) - image[z2, y2, x + step]
                         weight = np.float32(math.exp(falloff * difference * difference) / distances_mm[j])
-                        total += weight * pairs[row[x], row2[x + step]]
+                        total += weight * pairs[row[i], row2[i]]
     return total
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from discoseg.discrete.contrast import border_weight
+from discoseg.discrete.glance import cheapest_class, commonest_class, cost_beyond, cost_of_labels
 from discoseg.discrete.pieces import borrow_bench, expand_pieces, find_pieces
 from discoseg.discrete.potts import PottsGrid
 from discoseg.discrete.scratch import borrow
@@ -69,7 +70,7 @@ def label_by_expansion(
     begun = None if start is None else _checked_labels(grid, start, "start", 0, classes)
     if classes == 2:
         return _cut_once(grid, volumes, strength, known, metric)
-    labels = volumes.argmin(axis=0).astype(np.int8) if begun is None else begun.copy()
+    labels = cheapest_class(volumes) if begun is None else begun.copy()
     if known is not None:
         np.copyto(labels, known, where=known >= 0)
     return _expand(grid, volumes, strength, known, metric, labels)
@@ -149,8 +150,8 @@ def _settle(
     labelling, whether it is before a move or after: what no move of the others improves, no move improves.
     (I. Kovtun, Partial optimal labeling search for a NP-hard subclass of (max,+) problems, DAGM 2003.)
     """
-    common = int(np.bincount(labels.ravel()).argmax())
-    others = np.delete(costs, common, axis=0).min(axis=0) - costs[common]
+    common = commonest_class(labels, len(costs))
+    others = cost_beyond(costs, common)
     sides = None if seeds is None else np.where(seeds < 0, seeds, seeds != common).astype(np.int8)
     known = None if sides is None else sides.reshape(grid.shape)
     contested = grid.cut(others.reshape(grid.shape), strength=strength, seeds=known).reshape(labels.shape)
@@ -165,9 +166,8 @@ def _energy(
     strength: float,
     metric: NDArray[np.float64],
 ) -> float:
-    chosen = np.take_along_axis(costs, labels[np.newaxis].astype(np.intp), axis=0)
     border = border_weight(labels, metric, grid._image, grid._offsets, grid._distances_mm, grid._sigma)
-    return float(chosen.sum(dtype=np.float64)) + strength * border
+    return cost_of_labels(costs, labels) + strength * border
 
 
 def _as_volumes(grid: PottsGrid, costs: ArrayLike, strength: float) -> NDArray[np.floating]:

@@ -66,10 +66,12 @@ def find_pieces(
     contested: (z, y, x) of the image. number: (voxels,) of the part's box, written: a voxel's piece from 0 up, or -1.
     queue: (voxels,), memory. Boxes: (pieces, 6), first z, y, x and the ends, within the part's box.
     """
-    (z0, y0, x0), (_, height, width) = part.corner, part.shape
-    for p in range(number.size):
-        z, y, x = p // (height * width), p // width % height, p % width
-        number[p] = -1 if part.free[p] and contested[z0 + z, y0 + y, x0 + x] else -2
+    (z0, y0, x0), (depth, height, width) = part.corner, part.shape
+    for line in range(depth * height):
+        read = contested[z0 + line // height, y0 + line % height, x0 : x0 + width]
+        free, written = part.free[line * width : (line + 1) * width], number[line * width : (line + 1) * width]
+        for x in range(width):
+            written[x] = -1 if free[x] and read[x] else -2
     boxes = np.empty((16, 6), np.int64)
     count = 0
     for start in range(number.size):
