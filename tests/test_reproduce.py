@@ -16,6 +16,8 @@ from PIL import Image
 
 from discoseg.cli import main
 from discoseg.config import PRESETS, Config, flatten, to_dict
+from discoseg.data.layouts import find_dataset
+from discoseg.data.volume import read_label_map, write_volume
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 from discoseg.experiments.plan import TASKS, VARIANTS, Cell, Length, Task, What, plan
@@ -348,3 +350,31 @@ def test_bad_input_ends_in_one_line(data: Path, made: Path, tmp_path: Path, caps
     broken.unlink()
     with pytest.raises(UserError, match="acdc does not exist"):
         reproduce("table1", tmp_path, tmp_path)
+
+
+def test_folds_by_patient(data: Path, tmp_path: Path) -> None:
+    """Each patient validates in one fold, and the table has the mean over folds, of each structure too."""
+    found = find_dataset(data / "hearts")
+    (tmp_path / "data" / "hearts_scribbles").mkdir(parents=True)
+    for case in found.cases:
+        if case.label is not None and not case.test:
+            volume = read_label_map(case.label)
+            kept = np.random.default_rng(0).random(volume.array.shape) < 0.1
+            labels = np.where(kept, volume.array, found.ignore).astype(np.uint8)
+            write_volume(tmp_path / "data" / "hearts_scribbles" / f"{case.name}.nii.gz", replace(volume, array=labels))
+    shutil.copytree(data / "hearts", tmp_path / "data" / "hearts")
+    config = replace(SMALL, label="RV,LV", epochs=1)
+    tasks = (Task("marks", "phantoms", "hearts", config, {}, seeds="hearts_scribbles"),)
+    out = tmp_path / "out"
+    reproduce("folds", tmp_path / "data", out, only="*-full-fold[01]-*", jobs=1, device="cpu", tasks=tasks)
+    results = read_results(out / "results")
+    assert set(results) == {f"marks-full-fold{fold}-seed0" for fold in range(2)}
+    validated = [set(results[f"marks-full-fold{fold}-seed0"].cases["validation"]) for fold in range(2)]
+    patients = {case.name for case in found.cases if not case.test}
+    assert all(part and part < patients for part in validated)
+    assert not validated[0] & validated[1]
+    lines = (out / "folds.md").read_text(encoding="utf-8").splitlines()
+    dice = [results[f"marks-full-fold{fold}-seed0"].last("val_dice_LV") for fold in range(2)]
+    assert "| method | RV | LV |" in lines
+    row = next(line for line in lines[lines.index("| method | RV | LV |") :] if line.startswith("| full"))
+    assert f"{np.mean(dice):.3f} ± {np.std(dice, ddof=1):.3f}" in row

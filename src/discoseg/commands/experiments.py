@@ -29,9 +29,9 @@ class Reproduce:
     """Make the paper's tables and figures from the datasets; finished trainings are kept, begun ones go on."""
 
     what: Positional[What]
-    """A table or figure of the paper, its tasks with the default preset (ours), three structures from scribbles,
-    ablations of CRF + size, or the search
-    for what the paper leaves open; these two have full supervision beside them."""
+    """A table or figure of the paper, its tasks with the default preset (ours), three structures from scribbles by the
+    split (scribbles) or in five parts by patient (folds), ablations of CRF + size, or the search for what the paper
+    leaves open; these two have full supervision beside them."""
     data: Path
     """Folder with the datasets acdc and promise12 (either may be missing) and, optionally, splits.json."""
     out: Path

@@ -12,7 +12,17 @@ from discoseg.errors import UserError
 from discoseg.experiments import paper
 
 What = Literal[
-    "table1", "table2", "curves", "sizes", "evolution", "comparison", "ours", "scribbles", "ablations", "search"
+    "table1",
+    "table2",
+    "curves",
+    "sizes",
+    "evolution",
+    "comparison",
+    "ours",
+    "scribbles",
+    "folds",
+    "ablations",
+    "search",
 ]
 
 _COMPARED: tuple[Method, ...] = ("crf+size", "size", "crf", "penalty")
@@ -105,6 +115,8 @@ SCRIBBLES = (
 )
 """Three structures at once, from an expert's scribbles."""
 
+FOLDS = 5  # of a cross-validation by patient
+
 ALL_TASKS = (*TASKS, *OURS, *SCRIBBLES)
 
 
@@ -143,7 +155,8 @@ class Length:
 class Cell:
     """One training: a task and method with its ε, μ (None: the task's), variant and random seed.
 
-    ``tuning`` trainings validate on training patients set aside, and never see the validation cases.
+    ``tuning`` trainings validate on training patients set aside, and never see the validation cases. ``fold`` is the
+    part of a cross-validation that validates, None where the dataset's split decides.
     """
 
     task: str
@@ -153,6 +166,7 @@ class Cell:
     variant: str = ""
     seed: int = 0
     tuning: bool = False
+    fold: int | None = None
 
     @property
     def name(self) -> str:
@@ -166,6 +180,7 @@ class Cell:
         parts += [] if self.eps is None else [f"eps{100 * self.eps:g}"]
         parts += [] if self.mu is None else [f"mu{self.mu:g}"]
         parts += [self.variant] if self.variant else []
+        parts += [] if self.fold is None else [f"fold{self.fold}"]
         return "-".join([*parts, f"seed{self.seed}"])
 
     def config(self, tasks: Sequence[Task] = ALL_TASKS, length: Length | None = None) -> Config:
@@ -221,8 +236,9 @@ def _vary(config: Config, variant: str) -> Config:
 
 def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
     name = task.name
-    own = "ours" if task in OURS else "scribbles" if task in SCRIBBLES else None
-    if what not in ("ablations", "search") and own != (what if what in ("ours", "scribbles") else None):
+    own = "scribbles" if task.seeds is not None else "ours" if task in OURS else None
+    about = {"ours": "ours", "scribbles": "scribbles", "folds": "scribbles"}.get(what)
+    if what not in ("ablations", "search") and own != about:
         return []
     match what:
         case "table1":
@@ -242,6 +258,9 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
         case "ours" | "scribbles":
             methods: tuple[Method, ...] = ("full", "partial", *_COMPARED)
             return [Cell(name, method, _eps(method, 0.1)) for method in methods]
+        case "folds":
+            compared: tuple[Method, ...] = ("crf+size", "full", "partial")
+            return [Cell(name, m, _eps(m, 0.1), fold=fold) for fold in range(FOLDS) for m in compared]
         case "ablations" | "search":
             tuning = what == "search"
             plain = Cell(name, "crf+size", 0.1, tuning=tuning)

@@ -21,7 +21,7 @@ from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.experiments import tables
 from discoseg.experiments.pictures import Shown, compare_methods
-from discoseg.experiments.plan import ALL_TASKS, Cell, Length, Task, What, is_variant, plan
+from discoseg.experiments.plan import ALL_TASKS, FOLDS, Cell, Length, Task, What, is_variant, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
 from discoseg.experiments.results import (
     Result,
@@ -175,7 +175,8 @@ def _groups(cells: Sequence[Cell], tasks: Sequence[Task]) -> Iterable[tuple[Task
     groups: list[tuple[Task, list[Cell]]] = []
     for cell in cells:
         task = by_name[cell.task]
-        if not groups or groups[-1][0] is not task or groups[-1][1][0].tuning != cell.tuning:
+        before = groups[-1][1][0] if groups else None
+        if before is None or (before.task, before.tuning, before.fold) != (cell.task, cell.tuning, cell.fold):
             groups.append((task, []))
         groups[-1][1].append(cell)
     return groups
@@ -199,6 +200,9 @@ def _train(
     if cells[0].tuning:
         split = _tuning_split(task, dataset, split, out)
         folder = out / "seeds" / f"search-{task.name}"
+    elif cells[0].fold is not None:
+        split = _fold_split(task, dataset, cells[0].fold, out)
+        folder = out / "seeds" / split.stem
     if task.seeds is None:
         _require_seeds(task, dataset, split, folder)
     else:
@@ -237,10 +241,21 @@ def _tuning_split(task: Task, dataset: Path, split: Path | None, out: Path) -> P
     training, _ = split_cases(find_dataset(dataset), split=split)
     patients = sorted({case.patient for case in training})
     aside = patients[_TUNING_EVERY // 2 :: _TUNING_EVERY] or patients[-1:]
-    path = out / f"search-{task.name}.json"
+    return _write_split(out / f"search-{task.name}.json", patients, aside)
+
+
+def _fold_split(task: Task, dataset: Path, fold: int, out: Path) -> Path:
+    """Write which patients of a fold train and which validate: in the order of their names, every fifth."""
+    patients = sorted({case.patient for case in find_dataset(dataset).cases if not case.test})
+    if len(patients) < FOLDS:
+        raise UserError(f"{dataset}: {FOLDS} folds need as many patients, there are {len(patients)}")
+    return _write_split(out / f"{task.name}-fold{fold}.json", patients, patients[fold::FOLDS])
+
+
+def _write_split(path: Path, patients: Sequence[str], aside: Sequence[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(path) as temporary:
-        names = {"train": [patient for patient in patients if patient not in aside], "val": aside}
+        names = {"train": [patient for patient in patients if patient not in aside], "val": list(aside)}
         temporary.write_text(json.dumps(names, indent=1) + "\n", encoding="utf-8")
     return path
 
@@ -257,11 +272,12 @@ def _write(
     """Write a table as Markdown and CSV, or a figure, from the results and run folders that are there."""
     shown = [results[cell.name] for cell in cells if cell.name in results]
     match what:
-        case "table1" | "table2" | "ours" | "scribbles" | "ablations" | "search":
+        case "table1" | "table2" | "ours" | "scribbles" | "folds" | "ablations" | "search":
             by: tables.By = "variant" if what in ("ablations", "search") else "mu" if what == "table2" else "eps"
             rows = tables.collect_rows(cells, results, tasks, by=by)
             parts = [tables.write_markdown(rows, by=by)]
             parts += [tables.write_bounds(rows)] if by == "eps" else []
+            parts += [tables.write_structures(rows)] if what in ("scribbles", "folds") else []
             _write_text(out / f"{what}.md", "\n".join([*parts, tables.write_runs(rows)]), made)
             _write_text(out / f"{what}.csv", tables.write_csv(rows), made)
         case "curves":

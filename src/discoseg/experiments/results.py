@@ -30,6 +30,7 @@ _COLUMNS = (
     "train_size_ratio_std",
     "train_inside_bounds",
 )
+STRUCTURE_DICE = "val_dice_"  # and the name of one of several structures
 _DIGITS = 5
 
 
@@ -77,7 +78,8 @@ def keep_result(cell: Cell, config: Config, run: Path, folder: Path) -> Result |
 
 
 def _summarise(cell: Cell, run: Run) -> Result:
-    history = {name: [round(float(v), _DIGITS) for v in run.metrics[name]] for name in _COLUMNS if name in run.metrics}
+    columns = [*_COLUMNS, *(name for name in run.metrics if name.startswith(STRUCTURE_DICE))]
+    history = {name: [round(float(v), _DIGITS) for v in run.metrics[name]] for name in columns if name in run.metrics}
     seconds = sum(float(values.sum()) for phase, values in run.timing.items() if phase != "epoch")
     facts = {name: run.facts.get(name) for name in ("device", "versions", "commit")}
     cases = {name: run.facts.get(name) for name in ("training", "validation")}
@@ -118,9 +120,9 @@ def _is_sound(result: Result) -> bool:
 
 def require_same_cases(results: Iterable[Result]) -> None:
     """Refuse to put results side by side that were trained or scored on different cases."""
-    first: dict[tuple[str, bool], Result] = {}
+    first: dict[tuple[str, bool, int | None], Result] = {}
     for result in results:
-        other = first.setdefault((result.cell.task, result.cell.tuning), result)
+        other = first.setdefault((result.cell.task, result.cell.tuning, result.cell.fold), result)
         if result.cases != other.cases:
             raise UserError(
                 f"{result.cell.name} and {other.cell.name} were trained or scored on different cases (another split, "

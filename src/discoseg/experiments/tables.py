@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from discoseg.config import Method
 from discoseg.experiments import paper
 from discoseg.experiments.plan import Cell, Task
-from discoseg.experiments.results import Result
+from discoseg.experiments.results import STRUCTURE_DICE, Result
 
 By = Literal["eps", "mu", "variant"]
 """What the lines of a table are about, beside the method."""
@@ -117,6 +117,20 @@ def write_bounds(rows: Sequence[Row]) -> str:
             parts.append("–" if math.isnan(inside) else f"{100 * inside:.0f} %")
             parts.append("–" if math.isnan(ratio) else f"{ratio:.2f} ± {spread:.2f}")
         lines.append(f"| {METHOD_TITLES[method]} | {_percent(eps)} | " + " | ".join(parts) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_structures(rows: Sequence[Row]) -> str:
+    """Return the Dice of each of several structures at the last epoch, mean ± standard deviation over trainings."""
+    names = [
+        name for row in rows for result in row.results for name in result.history if name.startswith(STRUCTURE_DICE)
+    ]
+    structures = list(dict.fromkeys(names))
+    lines = ["| method | " + " | ".join(name.removeprefix(STRUCTURE_DICE) for name in structures) + " |"]
+    lines.append("|---|" + "---|" * len(structures))
+    for row in rows:
+        cells = [_spread([r.last(name) for r in row.results], math.inf) if row.results else "" for name in structures]
+        lines.append(f"| {METHOD_TITLES[row.method]} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
