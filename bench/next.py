@@ -61,9 +61,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first repetition")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--width", type=int, default=6, help="of the U-Net")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(arguments.device == "cpu")
+    device = torch.device(arguments.device)
     config = configuration(arguments)
     dice: dict[str, list[float]] = {}
     for number in range(arguments.first, arguments.first + arguments.repetitions):
@@ -71,7 +73,7 @@ def main() -> None:
         read = read_acdc if arguments.acdc else draw_phantoms
         examples = read(config, number, arguments.cases + arguments.held_out)
         seeded = [with_click(example) for example in examples[: arguments.cases]]
-        setting = Setting(seeded, examples[arguments.cases :], replace(config, seed=number), arguments.masks)
+        setting = Setting(seeded, examples[arguments.cases :], replace(config, seed=number), arguments.masks, device)
         for name, value in compare(setting, arguments.draws).items():
             dice.setdefault(name, []).append(value)
         line = "  ".join(f"{name} {values[-1]:.3f}" for name, values in dice.items())
@@ -86,19 +88,20 @@ class Setting(NamedTuple):
     held_out: list[Example]
     config: Config
     masks: int
+    device: torch.device
 
 
 def compare(setting: Setting, draws: int) -> dict[str, float]:
     """Return the held-out Dice without masks, with masks of random cases (a mean of ``draws``), and by each score."""
-    seeded, held_out, config, masks = setting
-    rows, none = run(seeded, held_out, config)
+    seeded, held_out, config, masks, device = setting
+    rows, none = run(seeded, held_out, config, device)
     known: dict[frozenset[int], float] = {}
 
     def dice_with(order: Sequence[int]) -> float:
         chosen = frozenset(order[:masks])
         if chosen not in known:
             mixed = [with_mask(e) if i in chosen else e for i, e in enumerate(seeded)]
-            known[chosen] = run(mixed, held_out, config)[1]
+            known[chosen] = run(mixed, held_out, config, device)[1]
         return known[chosen]
 
     rng = np.random.default_rng(config.seed)
@@ -177,9 +180,11 @@ def with_mask(example: Example) -> Example:
     return replace(example, seeds=example.truth)
 
 
-def run(training: Sequence[Example], held_out: Sequence[Example], config: Config) -> tuple[list[Ranked], float]:
+def run(
+    training: Sequence[Example], held_out: Sequence[Example], config: Config, device: torch.device
+) -> tuple[list[Ranked], float]:
     """Train; return what is known of each training case, and the mean Dice of the held-out ones, last epochs."""
-    with tempfile.TemporaryDirectory() as folder, Material(training, held_out, torch.device("cpu")) as material:
+    with tempfile.TemporaryDirectory() as folder, Material(training, held_out, device) as material:
         out = Path(folder) / "run"
         state = train_on(material, config, out, model={})
         with (out / "next.csv").open() as file, (out / "cases.csv").open() as scored:
