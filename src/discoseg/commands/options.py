@@ -12,7 +12,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 @dataclass(frozen=True, kw_only=True)
 class Voice:
-    """How a command speaks; they are options of all."""
+    """How a command speaks: options that all commands have."""
 
     quiet: FlagCreatePairsOff[bool] = False
     """Print nothing but errors and what was asked for; no progress."""
