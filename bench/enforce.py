@@ -25,6 +25,7 @@ from discoseg.evaluation import evaluate
 from discoseg.experiments.demo import CONFIG, make_demo_seeds
 from discoseg.postprocess import NO_POSTPROCESSING, Postprocessing
 from discoseg.predict import load_model, predict_files
+from discoseg.terminal import Terminal
 from discoseg.workflow import fit
 
 EPS = 0.1
@@ -56,7 +57,7 @@ def main() -> None:
     config = replace(CONFIG, label=",".join(arguments.structures), epochs=arguments.epochs)
     if not (run / "checkpoints/final.safetensors").is_file():
         if arguments.structures == ["LV"]:
-            fit(phantoms, run, config, seeds=make_demo_seeds(phantoms, work / "seeds"))
+            fit(phantoms, run, config, seeds=make_demo_seeds(phantoms, work / "seeds", Terminal()))
         else:  # clicks are of the LV alone
             fit(phantoms, run, replace(config, method="full", size_eps=None))
     model = load_model(run, checkpoint="final")

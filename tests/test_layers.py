@@ -16,7 +16,7 @@ LAYERS = [
     {"cli"},
     {"commands"},
     {"experiments"},
-    {"report", "progress", "sweep", "export"},
+    {"report", "sweep", "export"},
     {"workflow", "evaluation", "predict", "next_case"},
     {"train", "uncertainty"},
     {"material", "passes", "checkpoints", "labelling", "disagreement"},
@@ -26,7 +26,7 @@ LAYERS = [
     {"kernels", "postprocess", "images", "volumes", "enforce"},
     {"weak"},
     {"discrete", "data"},
-    {"config"},
+    {"config", "terminal"},
     {"errors"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -200,7 +200,7 @@ def _run(*arguments: object) -> int:
 
 def test_the_command_names_case_slice_and_reason(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("next", run_folder, "--json") == 0
-    loud, quiet = json.loads(capsys.readouterr().out)
+    loud, quiet = json.loads(capsys.readouterr().out)["cases"]
     assert (loud["case"], loud["axis"], loud["slice"], loud["slices"]) == ("loud", "z", 2, 4)
     assert loud["why"] == "network and CRF proposal disagree on 12 % of open voxels, 7.0 % change an epoch"
     assert loud["measures"]["primal_crf"] == 0.6

@@ -110,6 +110,7 @@ def test_finished_trainings_are_kept_and_shown(data: Path, made: Path) -> None:
     models = sorted(made.glob("runs/*/checkpoints/final.safetensors"))
     before = [model.stat().st_mtime_ns for model in models]
     outcome = reproduce("table1", data, made, only="lv-crf-*", device="cpu", tasks=TINY)
+    assert {result.cell.name for result in outcome.results} == set(read_results(made / "results"))
     assert [model.stat().st_mtime_ns for model in models] == before
     assert [path.name for path in outcome.files] == ["table1.md", "table1.csv"]
     with (made / "table1.csv").open(encoding="utf-8") as file:

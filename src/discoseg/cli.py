@@ -29,10 +29,16 @@ from discoseg.commands import (
 )
 from discoseg.config import Config, load_config, load_run_config
 from discoseg.errors import UserError
+from discoseg.terminal import Terminal
 
 
 def parse(arguments: Sequence[str]) -> Command:
-    """Turn command-line arguments into a command; what cannot be parsed is a :class:`UserError` of one line."""
+    """Turn command-line arguments into a command; what cannot be parsed is a :class:`UserError` of one line.
+
+    ``--quiet`` and ``--json`` may also stand before the command's name.
+    """
+    first = next((i for i, argument in enumerate(arguments) if argument not in ("--quiet", "--json")), 0)
+    arguments = [*arguments[first:], *arguments[:first]]
     default = Train(dataset=tyro.MISSING, out=tyro.MISSING, config=_base_config(arguments))
     train = Annotated[Train, subcommand("train", default=default)]
     commands = Union[Check, Seeds, train, Sweep, Predict, Export, Evaluate, Report, Next, Phantom, Demo, Reproduce]  # noqa: UP007
@@ -78,27 +84,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command ``discoseg``: parse, run, and end a user's mistake in one line."""
     # Threads that spin while they wait make torch ten times slower as soon as another process wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    terminal = Terminal(json="--json" in arguments)  # until the arguments are understood
     try:
-        status = parse(sys.argv[1:] if arguments is None else arguments).run()
+        command = parse(arguments)
+        terminal = Terminal(type(command).__name__.lower(), quiet=command.quiet, json=command.json)
+        with terminal.listening():
+            status = command.run(terminal)
     except UserError as error:
-        print(f"discoseg: error: {error}", file=sys.stderr)
-        status = 2
+        status = terminal.fail(f"error: {error}", 2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would stumble over it once more when it ends
+        status = terminal.fail("error: broken pipe: who read the output is gone", 2)
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
-        print(f"discoseg: error: {where}{error.strerror or error}", file=sys.stderr)
-        status = 2
+        status = terminal.fail(f"error: {where}{error.strerror or error}", 2)
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError" and "allocate memory" not in str(error):
             raise
-        print(
-            "discoseg: error: out of memory; lower --optimiser.batch, --grid.shape, --network.width or depth",
-            file=sys.stderr,
-        )
-        status = 2
+        advice = "lower --optimiser.batch, --grid.shape, --network.width or depth"
+        status = terminal.fail(f"error: out of memory; {advice}", 2)
     except KeyboardInterrupt:
-        print(
-            "discoseg: interrupted; train and sweep go on with --resume, reproduce and demo when started again",
-            file=sys.stderr,
-        )
-        status = 130
+        goes_on = "train and sweep go on with --resume, reproduce and demo when started again"
+        status = terminal.fail(f"interrupted; {goes_on}", 130)
     sys.exit(status)

@@ -4,10 +4,10 @@ import csv
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from discoseg.data.layouts import Dataset, find_dataset
 from discoseg.data.volume import Volume, describe_mismatch, read_label_map
 from discoseg.errors import UserError
 from discoseg.metrics import dice, surface_distances
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Part = Literal["training", "validation"]
 REFERENCE_ENDINGS = ("_gt", "_segmentation")  # what challenges append to a case's name for its reference
@@ -75,6 +78,15 @@ class Evaluation:
         groups = [[s for s in self.scores if (s.label, s.part or "") == key] for key in keys]
         return [_summarise(scores) for scores in groups]
 
+    def record(self) -> dict[str, Any]:
+        """Return everything for JSON, the fields of :class:`Summary` and :class:`Score` by name; None where nan."""
+        return {
+            "summary": [_without_nan(asdict(summary)) for summary in self.summaries()],
+            "cases": [_without_nan(asdict(score)) for score in self.scores],
+            "missing_predictions": list(self.missing_predictions),
+            "missing_references": list(self.missing_references),
+        }
+
 
 def evaluate(
     predictions: Path | str,
@@ -82,13 +94,15 @@ def evaluate(
     *,
     labels: Sequence[str] = (),
     run: Path | str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
     """Score every prediction whose case has a reference.
 
     ``predictions`` is a folder of label maps, or one; ``references`` likewise, or the root of a dataset.
     ``labels`` are values ("3") or, with a dataset, names ("LV"); none means every label that is predicted, or where
     all predictions are empty, every label of the references. ``run`` is the folder of the run that predicted: scores
-    then say which cases it was trained on, and which it chose its best epoch by.
+    then say which cases it was trained on, and which it chose its best epoch by. ``progress`` is called with the number
+    of cases compared and of all.
     """
     predictions, references = Path(predictions), Path(references)
     predicted = _label_maps(predictions)
@@ -107,11 +121,11 @@ def evaluate(
     if not wanted:
         raise UserError(f"{references}: only background in the references; name the labels")
     parts = {} if run is None else _read_parts(Path(run))
-    scores = [
-        replace(score, part=parts.get(case))
-        for case in cases
-        for score in _score_case(case, predicted[case], known[case], wanted, ignore)
-    ]
+    scores: list[Score] = []
+    for done, case in enumerate(cases, start=1):
+        of_case = _score_case(case, predicted[case], known[case], wanted, ignore)
+        scores += [replace(score, part=parts.get(case)) for score in of_case]
+        progress(done, len(cases))
     return Evaluation(
         tuple(scores),
         missing_predictions=tuple(sorted(known.keys() - predicted.keys())),
@@ -136,24 +150,18 @@ def _require_table_suffix(path: Path) -> None:
 def write_evaluation(path: Path, evaluation: Evaluation) -> None:
     """Write the scores as CSV (one row for each case and label) or JSON (with summary and missing cases)."""
     _require_table_suffix(path)
-    rows = [asdict(score) for score in evaluation.scores]
     if path.suffix == ".csv":
         with write_atomically(path) as temporary, temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, [field.name for field in fields(Score)])
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(asdict(score) for score in evaluation.scores)
     else:
-        document = {
-            "summary": [_without_nan(asdict(summary)) for summary in evaluation.summaries()],
-            "cases": [_without_nan(row) for row in rows],
-            "missing_predictions": evaluation.missing_predictions,
-            "missing_references": evaluation.missing_references,
-        }
+        document = evaluation.record()
         with write_atomically(path) as temporary:
             temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
-def print_evaluation(evaluation: Evaluation) -> None:
+def print_evaluation(evaluation: Evaluation, *, console: "Console | None" = None) -> None:
     """Print a table of the cases with mean and deviation of each label below, and what one side misses."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -177,7 +185,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
         means = _numbers(m.dice_mean, m.hd95_mm_mean, m.asd_mm_mean)
         table.add_row(f"mean of {m.cases}", *[m.part or "–"] * parted, name, *means, style="bold")
         table.add_row("±", *[m.part or "–"] * parted, name, *_numbers(m.dice_std, m.hd95_mm_std, m.asd_mm_std))
-    console = Console()
+    console = console or Console()
     console.print(table)
     if evaluation.never_predicted:
         labels = ", ".join(names.get(label, str(label)) for label in evaluation.never_predicted)

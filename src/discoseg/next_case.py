@@ -6,15 +6,18 @@ sees those of the image file, which may have other axes.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from discoseg.data.layouts import find_dataset
 from discoseg.data.orientation import turn_axes
 from discoseg.data.volume import read_orientation
 from discoseg.errors import UserError
 from discoseg.weak.tables import read_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _NAMES = {"crf": "CRF", "size": "size"}
 
@@ -69,17 +72,17 @@ def explain(measures: Mapping[str, float]) -> str:
     return said
 
 
-def print_cases(run: Path, cases: Sequence[NextCase], *, as_json: bool = False) -> None:
-    """Print the cases as a table, or as a JSON list of objects with the fields of `NextCase`."""
-    if as_json:
-        print(json.dumps([asdict(case) for case in cases], indent=1))
-        return
-    if not cases:
-        print(f"{run}: every voxel of every training case is annotated")
-        return
+def print_cases(run: Path, cases: Sequence[NextCase], *, console: "Console | None" = None) -> None:
+    """Print the cases as a table."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    console = console or Console()
+    if not cases:
+        said = f"{run}: every voxel of every training case is annotated"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        return
 
     table = Table("case", title=f"To annotate next, by {run}", title_justify="left")
     table.add_column("score", justify="right")
@@ -89,7 +92,6 @@ def print_cases(run: Path, cases: Sequence[NextCase], *, as_json: bool = False) 
     for case in cases:
         annotated = f"{case.measures['seeded_percent']:.0f} %"
         table.add_row(escape(case.case), f"{case.score:.3f}", f"{case.axis} = {case.slice}", annotated, case.why)
-    console = Console()
     console.print(table)
     axes = "the image file's own axes" if all(case.in_file for case in cases) else "axes of the training's orientation"
     console.print(f"slices are counted from 0 along {axes}", highlight=False)

@@ -41,7 +41,8 @@ Proposer = CrfProposer | SizeProposer | LabelProposer
 _seeding = threading.Lock()  # torch's generator is one for all threads
 
 Progress = Callable[[float, str], None]
-"""Called with the epochs done so far (a fraction within an epoch) and a line about what is going on.
+"""Called with the epochs done so far (a fraction within an epoch) and a line about what is going on: the phase of the
+epoch, and what the last one came to.
 
 It may raise KeyboardInterrupt to end the training; after an epoch, so that a later one goes on from there.
 """
@@ -175,12 +176,16 @@ def _run_epoch(
         settled = torch.cuda.Event()
         settled.record()  # what the last epoch left is in place; the steps come after it
 
+    def report(phase: str, part: float) -> None:
+        progress(state.epoch + part, _summary(state, phase))
+
     def foresee() -> None:
         for prior in state.priors if proposing else ():
             proposers[prior.name].foresee(predict.probability, prior, settled)
 
     with clock("network"):
-        row = learn.run(lambda part: progress(state.epoch + 0.9 * part, _summary(state)), foresee)
+        row = learn.run(lambda part: report("training", 0.9 * part), foresee)
+    report("predicting", 0.9)
     with clock("predict"):
         for prior in state.priors:
             if proposing and prior.mu == 0:  # the warm-up is over
@@ -191,12 +196,15 @@ def _run_epoch(
             for prior in state.priors if proposing else ():
                 proposers[prior.name].start(predict.probability, prior, done)
     if proposing:
+        report("fitting sizes" if config.uses_size else "predicting", 0.93)
         row |= _update_prior(state, "size", work, material, config, clock)
+    report("scoring", 0.94)
     with clock("score"):  # while cores still cut
         row |= score_epoch(predict.probability, material.slices, material.training, prefix="train")
         if validate is not None and material.held_out is not None:
             row |= score_epoch(validate.all(), material.held_out, material.validation, prefix="val")
     if proposing:
+        report("cutting" if config.uses_crf else "scoring", 0.96)
         row |= _update_prior(state, "crf", work, material, config, clock)
         with clock("score"):
             row |= score_proposals(state.priors, material.slices, material.training)
@@ -317,12 +325,11 @@ def _update_prior(
     return row
 
 
-def _summary(state: State) -> str:
-    if not state.history:
-        return "first epoch"
-    last = state.history[-1]
-    parts = [f"loss {last['loss']:.4f}"]
-    parts += [
-        f"{name} Dice {last[key]:.3f}" for name, key in (("train", "train_dice"), ("val", "val_dice")) if key in last
-    ]
+def _summary(state: State, phase: str = "") -> str:
+    """Say what is going on, and what the last epoch came to; what matters most first, as terminals are narrow."""
+    parts = [phase] if phase else []
+    if state.history:
+        last, names = state.history[-1], {"val_dice": "val Dice", "train_dice": "train Dice"}
+        parts += [f"{name} {last[key]:.3f}" for key, name in names.items() if key in last]
+        parts.append(f"loss {last['loss']:.4f}")
     return " · ".join(parts)

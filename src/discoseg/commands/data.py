@@ -1,15 +1,18 @@
 """Commands on datasets: what is in them, weak labels for them, phantoms to try things on."""
 
-from dataclasses import dataclass
+import shlex
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from discoseg.commands.options import DatasetArgument
+from discoseg.commands.options import DatasetArgument, Voice
 from discoseg.config import GridConfig
 from discoseg.errors import UserError
+from discoseg.terminal import Terminal
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Voice):
     """Say what is in a dataset and everything that is wrong with it; exit with status 2 if anything is."""
 
     dataset: DatasetArgument
@@ -26,12 +29,12 @@ class Check:
     cases: bool = False
     """Print every case, not the summary alone."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.data.check import check_dataset
+        from discoseg.data.check_record import record_check
         from discoseg.data.check_table import print_check
         from discoseg.data.layouts import find_dataset
-        from discoseg.progress import progress_bars
         from discoseg.weak.examples import chosen_labels
         from discoseg.weak.sizes import SizesMl
 
@@ -44,22 +47,24 @@ class Check:
             label = ",".join(map(str, structures.values()))
             groups = {case.group for case in dataset.cases}
             sizes = SizesMl.read(self.size_ml, self.size_csv, list(structures), groups=groups)
-        with progress_bars() as update:
+        with terminal.progress() as progress:
             check = check_dataset(
                 dataset,
                 label=label,
                 weak=self.seeds,
                 sizes=None if sizes is None else sizes.find,
-                progress=lambda done, total: update("reading", done, total, "cases"),
+                progress=progress.counter("reading", "cases"),
             )
         if sizes is not None:
             check.warnings[:0] = sizes.describe_published()
-        print_check(check, per_case=self.cases)
-        return 2 if check.problems else 0
+        print_check(check, per_case=self.cases, console=terminal.console)
+        for problem in check.problems if self.quiet else ():
+            print(f"problem: {problem}", file=sys.stderr)
+        return terminal.finish(record_check(check), status=2 if check.problems else 0)
 
 
 @dataclass(frozen=True)
-class Seeds:
+class Seeds(Voice):
     """Turn one click per volume and structure into weak label maps, by an atlas of masks aligned at their centres."""
 
     dataset: DatasetArgument
@@ -81,34 +86,50 @@ class Seeds:
     grid: tuple[int, int] = GridConfig().shape
     """Rows and columns on which masks are aligned, in pixels; as for training. A given --atlas has its own."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.data.layouts import find_dataset
         from discoseg.data.splits import split_cases
-        from discoseg.progress import progress_bars
         from discoseg.weak.examples import chosen_labels
         from discoseg.weak.seeds import make_seeds
-        from discoseg.weak.seeds_table import print_seeds
+        from discoseg.weak.seeds_table import describe_unseeded, print_seeds
 
         dataset = find_dataset(self.dataset)
         training, _ = split_cases(dataset, split=self.split, fraction=self.validation_fraction)
-        with progress_bars() as update:
+        structures = chosen_labels(dataset, self.label)
+        with terminal.progress() as progress:
             seeded = make_seeds(
                 dataset,
                 training,
                 self.out,
-                label=list(chosen_labels(dataset, self.label).values()),
+                label=list(structures.values()),
                 grid=GridConfig(self.grid),
                 clicks=self.clicks,
                 atlas=self.atlas,
-                progress=lambda done, total: update("seeds", done, total, "cases"),
+                prepare_progress=progress.counter("preparing", "cases"),
+                progress=progress.counter("seeding", "cases"),
             )
-        print_seeds(seeded, self.out)
-        return 0
+        print_seeds(seeded, self.out, console=terminal.console)
+        facts = {
+            "out": self.out,
+            "atlas": self.out / "atlas.npz",
+            "labels": structures,
+            "cases": [
+                {"case": item.case.name, "seeds": {name: asdict(s) for name, s in item.statistics.items()}}
+                for item in seeded
+            ],
+        }
+        names = shlex.join(["--label", ",".join(structures), "--out", "RUN"])
+        train = shlex.join(["discoseg", "train", str(self.dataset), "--seeds", str(self.out)])
+        lines = [
+            f"{self.out}: {len(seeded)} weak label maps and atlas.npz in {terminal.took}",
+            f"next: {train} --size-ml LOW:HIGH {names}",
+        ]
+        return terminal.finish(facts, lines, notes=describe_unseeded(seeded))
 
 
 @dataclass(frozen=True)
-class Phantom:
+class Phantom(Voice):
     """Write a dataset of cardiac-like phantoms in nnU-Net's layout, with one click per training volume."""
 
     out: Path
@@ -120,10 +141,23 @@ class Phantom:
     seed: int = 0
     """Seed of the phantoms."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.data.phantom import write_phantom_dataset
 
-        write_phantom_dataset(self.out, cases=self.cases, test_cases=self.test_cases, seed=self.seed)
-        print(f"{self.out}: {self.cases} training and {self.test_cases} test phantoms")
-        return 0
+        with terminal.progress() as progress:
+            write_phantom_dataset(
+                self.out,
+                cases=self.cases,
+                test_cases=self.test_cases,
+                seed=self.seed,
+                progress=progress.counter("drawing", "phantoms"),
+            )
+        clicks = self.out / "clicks.json"
+        facts = {"out": self.out, "training_cases": self.cases, "test_cases": self.test_cases, "clicks": clicks}
+        seeds = shlex.join(["discoseg", "seeds", str(self.out), "--label", "LV", "--clicks", str(clicks)])
+        lines = [
+            f"{self.out}: {self.cases} training and {self.test_cases} test phantoms in {terminal.took}",
+            f"next: {seeds} --out SEEDS",
+        ]
+        return terminal.finish(facts, lines)

@@ -5,27 +5,34 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from discoseg.commands.options import Device
+from discoseg.commands.options import Device, Voice
 from discoseg.experiments.plan import What
+from discoseg.terminal import Terminal
 
 
 @dataclass(frozen=True)
-class Demo:
+class Demo(Voice):
     """Show the whole method on phantoms: clicks, seeds, two trainings, prediction, comparison, report."""
 
     out: Path = Path("demo")
     """Folder for everything that is made; a finished part is not made again."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.experiments.demo import run_demo
 
-        run_demo(self.out)
-        return 0
+        evaluations = run_demo(self.out, terminal)
+        page = self.out / "report.html"
+        methods = {
+            method: {"run": self.out / method, **evaluation.record()["summary"][0]}
+            for method, evaluation in evaluations.items()
+        }
+        lines = [f"{page.resolve()}: report with curves and pictures; the demo took {terminal.took}"]
+        return terminal.finish({"out": self.out, "report": page, "methods": methods}, lines)
 
 
 @dataclass(frozen=True)
-class Reproduce:
+class Reproduce(Voice):
     """Make the paper's tables and figures from the datasets; finished trainings are kept, begun ones go on."""
 
     what: Positional[What]
@@ -51,16 +58,16 @@ class Reproduce:
     device: Device = "auto"
     """Where to train; auto takes CUDA where there is one."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.experiments.plan import Length, plan
         from discoseg.experiments.reproduce import reproduce
-        from discoseg.progress import progress_bars
 
         planned = plan(self.what, seeds=self.seeds, variants=self.variants)
         length = Length(self.epochs, self.until)
         epochs = {cell.name: cell.config(length=length).epochs for cell in planned}
-        with progress_bars() as update:
+        with terminal.progress() as progress:
+            progress.wait(self.what, "datasets, seeds, results that are there")
             made = reproduce(
                 self.what,
                 self.data,
@@ -72,12 +79,25 @@ class Reproduce:
                 epochs=self.epochs,
                 until=self.until,
                 device=self.device,
-                progress=lambda run, done, message: update(run.name, done, epochs[run.name], message),
-                finished=lambda result: print(
+                progress=lambda run, done, message: progress.epoch(run.name, done, epochs[run.name], message),
+                finished=lambda result: terminal.say(
                     f"{result.cell.name}: 3D Dice {result.best_dice:.3f} (epoch {result.best_epoch}), "
-                    f"last {result.last('val_dice'):.3f}, {result.seconds:.0f} s",
-                    flush=True,
+                    f"last {result.last('val_dice'):.3f}, {result.seconds:.0f} s"
                 ),
             )
-        print("\n".join([*(f"note: {note}" for note in made.notes), *map(str, made.files)]))
-        return 0
+        facts = {
+            "what": self.what,
+            "files": made.files,
+            "trainings": [
+                {
+                    "name": result.cell.name,
+                    "best_val_dice": result.best_dice,
+                    "best_epoch": result.best_epoch,
+                    "val_dice": result.last("val_dice"),
+                    "epochs_seconds": result.seconds,
+                }
+                for result in made.results
+            ],
+        }
+        lines = [*map(str, made.files), f"{self.what} of {len(made.results)} trainings in {terminal.took}"]
+        return terminal.finish(facts, lines, notes=made.notes)

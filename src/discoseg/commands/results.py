@@ -1,17 +1,19 @@
 """Commands on trained runs: predict, measure, look, hand on, and what to annotate next."""
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from discoseg.commands.options import Device
+from discoseg.commands.options import Device, Voice
 from discoseg.errors import UserError
+from discoseg.terminal import Terminal
 
 
 @dataclass(frozen=True)
-class Predict:
+class Predict(Voice):
     """Segment images with a trained run: label maps with each image's name and exact geometry, sizes in volumes.csv."""
 
     run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
@@ -46,11 +48,12 @@ class Predict:
     device: Device = "auto"
     """Where to compute."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
+        from discoseg.data.files import strip_suffix
         from discoseg.postprocess import Postprocessing
         from discoseg.predict import load_model, predict_files
-        from discoseg.progress import progress_bars
+        from discoseg.volumes import read_volumes
 
         if not self.images:
             raise UserError("IMAGE: give at least one image file or folder")
@@ -60,13 +63,14 @@ class Predict:
         given = [f"--{name.replace('_', '-')}" for name, value in wanted.items() if value is not None]
         if given and not self.enforce:
             raise UserError(f"{given[0]} says what to enforce: add --enforce")
-        model = load_model(self.run_folder, device=self.device, checkpoint=self.checkpoint)
-        enforcement = None
-        if self.enforce:
-            enforcement = model.enforcement(
-                size_ml=self.size_ml, size_csv=self.size_csv, crf_strength=self.crf_strength
-            )
-        with progress_bars() as update:
+        with terminal.progress() as progress:
+            progress.wait("predicting", "loading the model")
+            model = load_model(self.run_folder, device=self.device, checkpoint=self.checkpoint)
+            enforcement = None
+            if self.enforce:
+                enforcement = model.enforcement(
+                    size_ml=self.size_ml, size_csv=self.size_csv, crf_strength=self.crf_strength
+                )
             written = predict_files(
                 model,
                 self.images,
@@ -76,14 +80,35 @@ class Predict:
                 augmentations=self.augmentations,
                 postprocessing=Postprocessing(self.largest_component, self.fill_holes),
                 enforcement=enforcement,
-                progress=lambda done, total: update("predicting", done, total, "images"),
+                progress=progress.counter("predicting", "images"),
             )
-        print(f"{self.out}: {len(written)} label maps of {model.said}")
-        return 0
+        table = self.out / "volumes.csv"
+        cases = {strip_suffix(file): file for file in written}
+        sizes = [
+            {"case": case, "label": label, "voxels": int(row["voxels"]), "ml": float(row["ml"])}
+            for (case, label), row in read_volumes(table).items()
+            if case in cases
+        ]
+        facts = {
+            "out": self.out,
+            "model": self.run_folder,
+            "epoch": model.epoch,
+            "labels": model.labels,
+            "maps": written,
+            "certificates": [self.out / f"{case}_certificate.json" for case in cases if self.enforce],
+            "volumes": table,
+            "sizes": sizes,
+        }
+        evaluate = shlex.join(["discoseg", "evaluate", str(self.out), "REFERENCES", "--run-folder"])
+        lines = [
+            f"{self.out}: {len(written)} label maps of {model.said} in {terminal.took}, their sizes in volumes.csv",
+            f"next: {evaluate} {shlex.quote(str(self.run_folder))}",
+        ]
+        return terminal.finish(facts, lines[: 2 if self.run_folder.is_dir() else 1])
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(Voice):
     """Write a trained run for other programs: as an ONNX file, as a MONAI bundle, or both."""
 
     run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
@@ -97,7 +122,7 @@ class Export:
     overwrite: bool = False
     """Replace what is there under these names: an ONNX file, a bundle."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         if self.onnx is None and self.monai_bundle is None:
             raise UserError("say what to write: --onnx FILE, --monai-bundle FOLDER, or both")
@@ -111,17 +136,24 @@ class Export:
         if self.monai_bundle is not None:
             require_bundle_target(self.monai_bundle, overwrite=self.overwrite)
         model = load_model(self.run_folder, device="cpu", checkpoint=self.checkpoint)
+        written: list[dict[str, Any]] = []
+        with terminal.progress() as progress:
+            if self.onnx is not None:
+                progress.wait("exporting", "ONNX")
+                difference = export_onnx(model, self.onnx, overwrite=self.overwrite)
+                written.append({"format": "onnx", "path": self.onnx, "largest_difference": difference})
+            if self.monai_bundle is not None:
+                progress.wait("exporting", "MONAI bundle")
+                difference = export_bundle(model, self.monai_bundle, overwrite=self.overwrite)
+                written.append({"format": "monai-bundle", "path": self.monai_bundle, "largest_difference": difference})
+        facts = {"model": self.run_folder, "epoch": model.epoch, "labels": model.labels, "written": written}
         said = f"{model.said}, epoch {model.epoch}; largest difference from torch"
-        if self.onnx is not None:
-            print(f"{self.onnx}: {said} {export_onnx(model, self.onnx, overwrite=self.overwrite):.1e}")
-        if self.monai_bundle is not None:
-            difference = export_bundle(model, self.monai_bundle, overwrite=self.overwrite)
-            print(f"{self.monai_bundle}: {said} {difference:.1e}")
-        return 0
+        lines = [f"{each['path']}: {said} {each['largest_difference']:.1e}" for each in written]
+        return terminal.finish(facts, [*lines, f"exported in {terminal.took}"])
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Voice):
     """Compare label maps with references: 3D Dice, surface distances in mm, volumes in ml."""
 
     predictions: Positional[Annotated[Path, arg(metavar="PREDICTIONS")]]
@@ -136,21 +168,30 @@ class Evaluate:
     out: Path | None = None
     """Write the table to this .csv or .json file as well; it must not exist yet."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.evaluation import evaluate, print_evaluation, require_new_table, write_evaluation
 
         if self.out is not None:
             require_new_table(self.out)
-        evaluation = evaluate(self.predictions, self.references, labels=self.label, run=self.run_folder)
+        with terminal.progress() as progress:
+            progress.wait("comparing", "reading label maps")
+            evaluation = evaluate(
+                self.predictions,
+                self.references,
+                labels=self.label,
+                run=self.run_folder,
+                progress=progress.counter("comparing", "cases"),
+            )
         if self.out is not None:
             write_evaluation(self.out, evaluation)
-        print_evaluation(evaluation)
-        return 0
+        print_evaluation(evaluation, console=terminal.answers if self.out is None else terminal.console)
+        facts = {**evaluation.record(), "names": evaluation.names, "out": self.out}
+        return terminal.finish(facts, [] if self.out is None else [f"{self.out}: written in {terminal.took}"])
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Voice):
     """Write one self-contained HTML page about one or several runs."""
 
     runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN...")]]
@@ -158,33 +199,34 @@ class Report:
     out: Path
     """The page's file; must not exist yet."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.report import write_report
 
         if not self.runs:
             raise UserError("RUN: give at least one run folder")
-        write_report(self.runs, self.out)
-        print(self.out)
-        return 0
+        with terminal.progress() as progress:
+            progress.wait("drawing", "the page")
+            write_report(self.runs, self.out)
+        line = f"{self.out}: a page about {len(self.runs)} run{'s' * (len(self.runs) > 1)} in {terminal.took}"
+        return terminal.finish({"out": self.out, "runs": self.runs}, [line])
 
 
 @dataclass(frozen=True)
-class Next:
+class Next(Voice):
     """Say which training cases to annotate next: those on which network and proposals disagree most."""
 
     run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
     """Run folder of a training that is finished or still runs."""
     top: int = 5
     """Cases to show."""
-    json: bool = False
-    """Print JSON with all measures."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.next_case import print_cases, rank_cases
 
         if self.top < 1:
             raise UserError(f"--top {self.top} must be at least 1")
-        print_cases(self.run_folder, rank_cases(self.run_folder, top=self.top), as_json=self.json)
-        return 0
+        cases = rank_cases(self.run_folder, top=self.top)
+        print_cases(self.run_folder, cases, console=terminal.answers)
+        return terminal.finish({"run": self.run_folder, "cases": [asdict(case) for case in cases]})

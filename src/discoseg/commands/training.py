@@ -1,18 +1,21 @@
 """Commands that train: one run, or several that share data and device."""
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from discoseg.commands.options import DatasetArgument, Device
+from discoseg.commands.options import DatasetArgument, Device, Voice
+from discoseg.commands.runs import say_scores, summarise_run
 from discoseg.config import Config
 from discoseg.errors import UserError
+from discoseg.terminal import Terminal
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Voice):
     """Train a network from cheap annotations; every setting of the preset can be overridden."""
 
     dataset: DatasetArgument
@@ -37,9 +40,8 @@ class Train:
     """Go on from the latest checkpoint in --out, with the settings and data it was started with."""
     config: Annotated[Config, arg(name="")] = field(default_factory=Config)
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
-        from discoseg.progress import progress_bars
         from discoseg.workflow import fit, recorded_sources
 
         sources: dict[str, Any] = {
@@ -55,8 +57,16 @@ class Train:
                 "validation_fraction": recorded["validation_fraction"],
             }
         epochs = self.config.epochs
-        with progress_bars() as update:
-            state = fit(
+        with terminal.progress() as progress:
+            progress.wait("preparing", "looking for cases")
+            count = progress.counter("preparing", "cases")
+
+            def prepared(done: int, total: int) -> None:
+                count(done, total)
+                if done == total:
+                    progress.wait("training", "annotations, network, compilers")
+
+            fit(
                 self.dataset,
                 self.out,
                 self.config,
@@ -64,21 +74,21 @@ class Train:
                 device=self.device,
                 memory_gib=self.memory_gib,
                 resume=self.resume,
-                prepare_progress=lambda done, total: update("preparing", done, total, "cases"),
-                progress=lambda done, message: update("training", done, epochs, message),
+                prepare_progress=prepared,
+                progress=lambda done, message: progress.epoch("training", done, epochs, message),
             )
-        last = state.history[-1]
-        print(f"{self.out}: {state.epoch} epochs of {self.config.method}, loss {last['loss']:.4f}")
-        if "val_dice" in last:
-            print(
-                f"3D Dice on validation cases: last epoch {last['val_dice']:.3f}, "
-                f"best {state.best_dice:.3f} (epoch {state.best_epoch})"
-            )
-        return 0
+        facts = summarise_run(self.out)
+        run = shlex.quote(str(self.out))
+        lines = [
+            f"{self.out}: {facts['epochs']} epochs of {facts['method']} in {terminal.took}",
+            say_scores(facts),
+            f"next: discoseg predict {run} IMAGE... --out FOLDER; discoseg report {run} --out FILE.html",
+        ]
+        return terminal.finish(facts, lines)
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Voice):
     """Train several configurations on one dataset, some of them at a time."""
 
     dataset: DatasetArgument
@@ -104,10 +114,9 @@ class Sweep:
     resume: bool = False
     """Leave finished runs as they are and go on with those begun, with the sources they were started with."""
 
-    def run(self) -> int:
+    def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.config import load_config
-        from discoseg.progress import progress_bars
         from discoseg.sweep import fit_many
 
         if not self.configs:
@@ -117,7 +126,7 @@ class Sweep:
         runs = {self.out / Path(source).stem: load_config(source) for source in self.configs}
         if len(runs) < len(self.configs):
             raise UserError("--configs: two of them have the same name, so their runs would have the same folder")
-        with progress_bars() as update:
+        with terminal.progress() as progress:
             fit_many(
                 self.dataset,
                 runs,
@@ -128,7 +137,10 @@ class Sweep:
                 at_once=self.at_once,
                 memory_gib=self.memory_gib,
                 resume=self.resume,
-                progress=lambda run, done, message: update(run.name, done, runs[run].epochs, message),
+                progress=lambda run, done, message: progress.epoch(run.name, done, runs[run].epochs, message),
             )
-        print("\n".join(str(run) for run in runs))
-        return 0
+        facts = [summarise_run(run) for run in runs]
+        trained = [f"{each['run']}: {each['epochs']} epochs of {each['method']}, {say_scores(each)}" for each in facts]
+        report = shlex.join(["discoseg", "report", *map(str, runs), "--out"])
+        lines = [*trained, f"{len(facts)} runs in {terminal.took}; next: {report} FILE.html"]
+        return terminal.finish({"out": self.out, "runs": facts}, lines)

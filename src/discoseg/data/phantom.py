@@ -10,6 +10,7 @@ from above the valves to below the apex, as in ACDC.
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,11 +67,13 @@ def write_phantom_dataset(
     seed: int,
     in_plane: tuple[int, int] = (96, 96),
     jitter_vox: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Write phantoms in nnU-Net's layout, and `clicks.json`: the centroid of each training volume's LV.
 
     cases, test_cases: numbers of volumes in imagesTr/labelsTr and in imagesTs/labelsTs.
     jitter_vox: each click's in-plane coordinates are off by up to this many voxels.
+    progress: called with the number of finished and of all volumes.
     """
     if cases < 1 or test_cases < 0 or seed < 0:
         raise UserError(f"{cases} training and {test_cases} test phantoms of seed {seed}: 1, 0 and 0 are the least")
@@ -88,6 +91,7 @@ def write_phantom_dataset(
             z, y, x = np.rint(np.argwhere(phantom.label.array == LABELS["LV"]).mean(axis=0)).astype(int)
             off_y, off_x = np.random.default_rng(states[1]).integers(-jitter_vox, jitter_vox + 1, size=2)
             clicks[name] = {"voxel": [int(x + off_x), int(y + off_y), int(z)]}
+        progress(number + 1, cases + test_cases)
     summary = {
         "channel_names": {"0": "MRI"},
         "labels": LABELS,

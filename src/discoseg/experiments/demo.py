@@ -9,6 +9,7 @@ trained with discrete proposals (crf+size) and with the size penalty, and both a
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, pstdev
+from typing import TYPE_CHECKING
 
 from discoseg.config import (
     PRESETS,
@@ -26,13 +27,16 @@ from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
 from discoseg.evaluation import Evaluation, evaluate, write_evaluation
 from discoseg.predict import load_model, predict_files
-from discoseg.progress import progress_bars
 from discoseg.report import write_report
 from discoseg.run import RunFolder
 from discoseg.sweep import fit_many
+from discoseg.terminal import Terminal
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds
 from discoseg.weak.seeds_table import print_seeds
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 METHODS: tuple[Method, ...] = ("crf+size", "penalty")
 CONFIG = replace(
@@ -49,38 +53,43 @@ CONFIG = replace(
 )
 
 
-def run_demo(out: Path) -> dict[str, Evaluation]:
-    """Make the demo in the folder ``out`` and print its results; what an earlier start finished is not made again.
+def run_demo(out: Path, terminal: Terminal) -> dict[str, Evaluation]:
+    """Make the demo in the folder ``out`` and show its results; what an earlier start finished is not made again.
 
     Returns the evaluation of each method on the held-out volumes.
     """
     phantoms = out / "phantoms"
     if not phantoms.is_dir():
-        print("1. Phantoms: 24 training and 8 held-out volumes")
-        with make_folder_whole(phantoms) as folder:
-            write_phantom_dataset(folder, cases=24, test_cases=8, seed=0)
-    seeds = make_demo_seeds(phantoms, out / "seeds")
-    _train_all(phantoms, seeds, out)
+        terminal.say("1. Phantoms: 24 training and 8 held-out volumes")
+        with terminal.progress() as progress, make_folder_whole(phantoms) as folder:
+            count = progress.counter("drawing", "phantoms")
+            write_phantom_dataset(folder, cases=24, test_cases=8, seed=0, progress=count)
+    seeds = make_demo_seeds(phantoms, out / "seeds", terminal)
+    _train_all(phantoms, seeds, out, terminal)
+    terminal.say("4. Held-out volumes")
     evaluations: dict[str, Evaluation] = {}
-    for method in METHODS:
-        evaluations[method] = _score(out / method, phantoms, out / f"{method}-predictions")
-    print("4. Held-out volumes")
-    _print_comparison(evaluations)
+    with terminal.progress() as progress:
+        for method in METHODS:
+            progress.wait("predicting", method)
+            evaluations[method] = _score(out / method, phantoms, out / f"{method}-predictions")
+    terminal.console.print(_compare(evaluations))
     page = out / "report.html"
     page.unlink(missing_ok=True)  # it is made anew of the runs, which stay
     held_out: dict[str, Path] = {str(method): out / method / "held-out.csv" for method in METHODS}
-    write_report([out / method for method in METHODS], page, evaluations=held_out)
-    print(f"\nReport with curves and pictures: {page.resolve()}")
+    with terminal.progress() as progress:
+        progress.wait("drawing", "the report")
+        write_report([out / method for method in METHODS], page, evaluations=held_out)
     return evaluations
 
 
-def make_demo_seeds(phantoms: Path, out: Path) -> Path:
+def make_demo_seeds(phantoms: Path, out: Path, terminal: Terminal) -> Path:
     """Derive weak label maps from the phantoms' clicks and an atlas of the training masks; return their folder."""
     if out.is_dir():
         return out
     dataset = find_dataset(phantoms)
     training, _ = split_cases(dataset)
-    with progress_bars() as update, make_folder_whole(out) as folder:
+    terminal.say("2. Seeds: one click per volume, an atlas around it")
+    with terminal.progress() as progress, make_folder_whole(out) as folder:
         seeded = make_seeds(
             dataset,
             training,
@@ -88,28 +97,28 @@ def make_demo_seeds(phantoms: Path, out: Path) -> Path:
             label=chosen_label(dataset, CONFIG.label),
             grid=CONFIG.grid,
             clicks=phantoms / "clicks.json",
-            progress=lambda done, total: update("seeds", done, total, "volumes"),
+            prepare_progress=progress.counter("preparing", "volumes"),
+            progress=progress.counter("seeding", "volumes"),
         )
-    print("2. Seeds: one click per volume, an atlas around it")
-    print_seeds(seeded, out)
+    print_seeds(seeded, out, console=terminal.console)
     return out
 
 
-def _train_all(phantoms: Path, seeds: Path, out: Path) -> None:
+def _train_all(phantoms: Path, seeds: Path, out: Path, terminal: Terminal) -> None:
     """Train all methods at once and show how far they are."""
     runs = {out / method: replace(CONFIG, method=method) for method in METHODS}
     unfinished = [run.name for run in runs if not RunFolder(run).final.is_file()]
     if not unfinished:
         return
-    print(f"3. Training {' and '.join(unfinished)}: {CONFIG.epochs} epochs each")
-    with progress_bars() as update:
+    terminal.say(f"3. Training {' and '.join(unfinished)}: {CONFIG.epochs} epochs each")
+    with terminal.progress() as progress:
         fit_many(
             phantoms,
             runs,
             seeds=seeds,
             at_once=len(runs),
             resume=True,
-            progress=lambda run, done, message: update(run.name, done, CONFIG.epochs, message),
+            progress=lambda run, done, message: progress.epoch(run.name, done, CONFIG.epochs, message),
         )
 
 
@@ -124,8 +133,7 @@ def _score(run: Path, phantoms: Path, predictions: Path) -> Evaluation:
     return evaluation
 
 
-def _print_comparison(evaluations: dict[str, Evaluation]) -> None:
-    from rich.console import Console
+def _compare(evaluations: dict[str, Evaluation]) -> "Table":
     from rich.table import Table
 
     table = Table("method", title="LV on held-out phantoms, mean ± standard deviation", title_justify="left")
@@ -141,4 +149,4 @@ def _print_comparison(evaluations: dict[str, Evaluation]) -> None:
             f"{summary.asd_mm_mean:.1f}",
             f"{mean(ratios):.0f} ± {pstdev(ratios):.0f}",
         )
-    Console().print(table)
+    return table

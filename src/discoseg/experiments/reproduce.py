@@ -42,10 +42,11 @@ _TUNING_EVERY = 8  # of the training patients, in the order of their names, one 
 
 @dataclass
 class Reproduction:
-    """What came of it: files written, and what had to be left out and why."""
+    """What came of it: files written, what had to be left out and why, and the trainings they are about."""
 
     files: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
 
 
 def reproduce(
@@ -99,9 +100,9 @@ def reproduce(
                 require_same_settings(results[cell.name], config, path)
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
     failures = _make(missing, results, data, out, jobs, length, device, tasks, progress, finished)
-    shown = [results[cell.name] for cell in cells if cell.name in results]
-    if shown:
-        require_same_cases(shown)
+    made.results = [results[cell.name] for cell in cells if cell.name in results]
+    if made.results:
+        require_same_cases(made.results)
         _write(what, cells, results, data, out, tasks, made)
     else:
         failures += made.notes or [f"no results in {out / 'results'}"]

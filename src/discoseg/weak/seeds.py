@@ -47,6 +47,7 @@ def make_seeds(
     grid: GridConfig,
     clicks: Path | None = None,
     atlas: Path | None = None,
+    prepare_progress: Callable[[int, int], None] = lambda done, total: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[SeededCase]:
     """Write a weak label map for every case of ``clicks``, or for all of ``training``, into the folder ``out``.
@@ -56,7 +57,8 @@ def make_seeds(
     as ``out/atlas.npz``.
     Cases without a click take the centroid of their mask for one; of several structures a mask may lack some, and then
     has no seeds of these. In the maps, which have the geometry of the images, the values of the structures and 0 are
-    seeds and the dataset's ignore value is everything else.
+    seeds and the dataset's ignore value is everything else. ``prepare_progress`` is called with the number of cases
+    brought onto the grid and of all, first those of the atlas; ``progress`` with that of maps written.
     """
     values = [label] if isinstance(label, int) else list(label)
     require_new_folder(out, hint="choose another --out")
@@ -64,13 +66,13 @@ def make_seeds(
     chosen = _chosen(dataset, training, clicked, clicks)
     if atlas is None:
         frame = Grid(grid.shape, grid.clip_percent, common_orientation(training))
-        book = _build(prepare_cases(training, frame, progress=progress), dataset, values)
+        book = _build(prepare_cases(training, frame, progress=prepare_progress), dataset, values)
         meta: dict[str, Any] = {"grid": list(frame.shape), "orientation": frame.orientation}
     else:
         found, meta = load_atlas(atlas)
         frame = _frame_of(atlas, meta, grid)
         book = _choose(atlas, found, values, single=len(dataset.labels) == 2)
-    prepared = prepare_cases(chosen, frame, progress=progress)
+    prepared = prepare_cases(chosen, frame, progress=prepare_progress)
     atlases = dict(zip(values, book.values(), strict=True))
     all_seeds = [  # of all of them before the first is written
         _seeds(item, atlases, clicked.get(item.case.name, {}), dataset, frame) for item in prepared

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from discoseg.weak.seeds import SeededCase
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def print_seeds(seeded: Sequence[SeededCase], out: Path) -> None:
+
+def print_seeds(seeded: Sequence[SeededCase], out: Path, *, console: "Console | None" = None) -> None:
     """Print mean seed statistics by structure and atlas group, and for all cases together."""
     from rich.console import Console
     from rich.table import Table
@@ -29,17 +33,18 @@ def print_seeds(seeded: Sequence[SeededCase], out: Path) -> None:
         for group in [*groups, None] if len(groups) > 1 else [None]:
             row = _row(seeded, structure, group)
             table.add_row(*([structure] if several else []), *row)
-    console = Console()
-    console.print(table)
-    for structure in structures if several else ():
-        if not any(item.statistics[structure].foreground_vox for item in seeded):
-            console.print(
-                f"note: no seed of {structure}: the masks of its atlas have no voxel in common; annotate some of it by "
-                "scribbles, or train without it",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+    (console or Console()).print(table)
+
+
+def describe_unseeded(seeded: Sequence[SeededCase]) -> list[str]:
+    """Say which of several structures got no seed in any case, and what to do about it."""
+    structures = list(seeded[0].statistics)
+    return [
+        f"no seed of {structure}: the masks of its atlas have no voxel in common; annotate some of it by scribbles, or "
+        "train without it"
+        for structure in (structures if len(structures) > 1 else ())
+        if not any(item.statistics[structure].foreground_vox for item in seeded)
+    ]
 
 
 def _row(seeded: Sequence[SeededCase], structure: str, group: str | None) -> list[str]:
