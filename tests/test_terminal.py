@@ -114,6 +114,12 @@ def test_quiet_is_silent_in_a_terminal(tmp_path: Path) -> None:
     assert re.fullmatch(r"discoseg: error: .* already in use; .*\r\n", shown)
 
 
+def test_a_mistyped_command_is_one_plain_line_in_a_terminal() -> None:
+    status, shown = _in_terminal("phantom")
+    assert status == 2
+    assert re.fullmatch(r"discoseg: error: Missing from discoseg phantom: --out [ -~]+; see --help\r\n", shown)
+
+
 def test_quiet_says_what_was_asked_for_and_what_is_wrong(
     phantoms: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

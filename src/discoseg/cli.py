@@ -70,7 +70,8 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def _one_line(box: str) -> str:
-    """Return what tyro says in its box, up to the first rule, as one line."""
+    """Return what tyro says in its box, on a terminal in colours, up to the first rule, as one line."""
+    box = re.sub(r"\x1b\[[0-9;]*m", "", box)
     lines = [re.sub(r"[│╭╰╮╯]", "", line).strip() for line in box.splitlines() if not re.match(r"\s*[╭╰]", line)]
     said = []
     for line in lines:
