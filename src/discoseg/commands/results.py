@@ -151,20 +151,28 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Report:
-    """Write one self-contained HTML page about one or several runs."""
+    """Write one self-contained HTML page about one or several runs, finished or not."""
 
     runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN...")]]
     """Run folders."""
     out: Path
     """The page's file; must not exist yet."""
+    evaluations: tuple[Path, ...] = ()
+    """What 'discoseg evaluate --out' wrote about held-out predictions, one .csv or .json file for each run, in the
+    runs' order."""
 
     def run(self) -> int:
         """Run the command; return the exit status."""
-        from discoseg.report import write_report
+        from discoseg.report import name_runs, write_report
 
         if not self.runs:
             raise UserError("RUN: give at least one run folder")
-        write_report(self.runs, self.out)
+        if self.evaluations and len(self.evaluations) != len(self.runs):
+            raise UserError(
+                f"--evaluations: {len(self.evaluations)} files for {len(self.runs)} runs; give one for each"
+            )
+        evaluations = dict(zip(name_runs(self.runs), self.evaluations, strict=False))
+        write_report(self.runs, self.out, evaluations=evaluations)
         print(self.out)
         return 0
 

@@ -35,11 +35,16 @@ class Train:
     GPU holds all slices). By default half of the machine's."""
     resume: bool = False
     """Go on from the latest checkpoint in --out, with the settings and data it was started with."""
+    live_report: bool = True
+    """Keep report.html in the run folder up to date while the training goes on; a browser loads it again by itself."""
+    tensorboard: bool = False
+    """Write the epochs' metrics as TensorBoard events too, in the run folder's tensorboard/."""
     config: Annotated[Config, arg(name="")] = field(default_factory=Config)
 
     def run(self) -> int:
         """Run the command; return the exit status."""
         from discoseg.progress import progress_bars
+        from discoseg.report.live import keep_live
         from discoseg.workflow import fit, recorded_sources
 
         sources: dict[str, Any] = {
@@ -55,7 +60,8 @@ class Train:
                 "validation_fraction": recorded["validation_fraction"],
             }
         epochs = self.config.epochs
-        with progress_bars() as update:
+        live = keep_live(self.out, page=self.live_report, events=self.tensorboard)
+        with progress_bars() as update, live:
             state = fit(
                 self.dataset,
                 self.out,
