@@ -163,9 +163,10 @@ def agreement(sizes: Sizes) -> tuple[float, float, float]:
 
 def plot_intervals(title: str, sizes: Sizes, *, colour: int, unit: str) -> Markup:
     """Plot each case's bounds as a bar, its predicted size as a dot, hollow beyond them, and its true one as a dash."""
-    shown = [*sizes.predicted, *sizes.true, *sizes.low]
-    top = 1.06 * max((value for value in shown if np.isfinite(value)), default=1.0) or 1.0
-    top = max(top, *(1.03 * high for high in sizes.high if high < 1.5 * top))  # an open bound goes out of the picture
+    shown = np.concatenate([sizes.predicted, sizes.true, sizes.low])
+    highest = float(np.nanmax(shown)) or 1.0
+    near = sizes.high[sizes.high < 1.5 * highest]  # an open bound goes out of the picture
+    top = 1.05 * max(highest, float(near.max(initial=0.0)))
     axes = Axes(Scale(0.25, len(sizes.cases) + 0.75, whole=True), Scale(0, top), "case", f"size, {unit}")
     half = min(6.0, 0.35 * float(np.diff(axes.points(np.array([1.0, 2.0]), 0.0)[:, 0])[0]))
     marks = []

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from discoseg.data.files import write_atomically
-from discoseg.errors import UserError
 from discoseg.report.events import EventFile
 from discoseg.report.page import render
 from discoseg.report.runs import read_columns, read_runs
@@ -63,8 +62,8 @@ class _Follower:
         while not stop.wait(_LOOK_S):
             try:
                 self._look()
-            except (UserError, OSError):
-                continue  # a table in the making, perhaps: if it lasts, the end says so
+            except Exception:  # a table in the making, perhaps; whatever lasts is said at the end
+                continue
 
     def finish(self) -> None:
         """Write the last page and events, if the run has changed at all."""
@@ -75,8 +74,8 @@ class _Follower:
                 self._write_events()
             if self._page:
                 self._write_page(refresh_s=None)
-        except (UserError, OSError) as error:
-            print(f"discoseg: the run's report is not up to date: {error}", file=sys.stderr)
+        except Exception as error:  # even a mistake of ours here is no reason to lose a training
+            print(f"discoseg: no report of {self._run}: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _look(self) -> None:
         state = self._state()

@@ -1,5 +1,6 @@
-// The page's only script: the slider over epochs, and tables that sort by a click on a heading.
+// The page's only script: the slider over epochs, tables that sort by a click on a heading, and settings on paper.
 document.documentElement.classList.add("scripted");
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => { part.open = true; }));
 
 const slider = document.querySelector(".slider input");
 if (slider) {
@@ -28,7 +29,8 @@ if (slider) {
 
 for (const heading of document.querySelectorAll(".cases thead th")) {
   heading.addEventListener("click", () => {
-    const up = heading.getAttribute("aria-sort") === "descending";
+    const before = heading.getAttribute("aria-sort");
+    const up = before ? before === "descending" : heading.cellIndex === 0;  // names from A, the best Dice first
     for (const other of heading.parentElement.children) other.removeAttribute("aria-sort");
     heading.setAttribute("aria-sort", up ? "ascending" : "descending");
     const body = heading.closest("table").tBodies[0];
