@@ -193,7 +193,7 @@ def _bounds(run: Run) -> str:
     if "size_eps" in run.config:
         return f"±{100 * run.config['size_eps']:g} % of the true size"
     if "size_ml" in run.config:
-        text = str(run.config["size_ml"])
+        text = ", ".join(part.strip() for part in str(run.config["size_ml"]).split(","))
         return f"{text} ml" if text[-1:] in ":.0123456789" else text
     return "by case" if "size_csv" in run.config else MISSING
 
