@@ -359,18 +359,20 @@ def test_several_structures_have_their_own_curves_and_tables(tmp_path: Path) -> 
 
 
 def test_volumes_have_bias_and_limits_in_millilitres(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", snapshots=(), metrics=FEW)
-    columns: dict[str, list[Any]] = {"case": ["a", "b", "c"], "split": ["validation"] * 3, "dice": [0.5] * 3}
-    columns |= {"size_vox": [110, 190, 320], "true_vox": [100, 200, 300], "voxel_ml": [0.5] * 3}
-    write_csv(run / "cases.csv", columns)
-    text = report(tmp_path, run)
-    differences = np.array([5.0, -5.0, 10.0])
-    bias, spread = differences.mean(), 1.96 * differences.std(ddof=1)
-    said = f"bias {bias:+.3g} ml, limits {bias - spread:+.3g} to {bias + spread:+.3g} ml."
-    assert said.replace("-", "−") in text
+    runs = [write_run(tmp_path / name, snapshots=(), metrics=FEW) for name in ("run-a", "run-b")]
+    for run, shift in zip(runs, (0, 20), strict=True):
+        columns: dict[str, list[Any]] = {"case": ["a", "b", "c"], "split": ["validation"] * 3, "dice": [0.5] * 3}
+        columns |= {"size_vox": [110 + shift, 190 + shift, 320 + shift], "true_vox": [100, 200, 300]}
+        write_csv(run / "cases.csv", columns | {"voxel_ml": [0.5] * 3})
+    text = report(tmp_path, *runs)
+    for name, shift in (("run-a", 0), ("run-b", 10)):
+        differences = np.array([5.0, -5.0, 10.0]) + shift
+        bias, spread = differences.mean(), 1.96 * differences.std(ddof=1)
+        numbers = f"bias {bias:+.3g} ml, limits {bias - spread:+.3g} to {bias + spread:+.3g} ml."
+        assert f"{name}: " + numbers.replace("-", "−") in text
     assert "c: 160 ml predicted, 150 ml true" in text
-    assert text.count('class="bias"') == 1
-    assert text.count('class="limit"') == 2
+    assert text.count('class="bias"') == 2
+    assert text.count('class="limit"') == 4
 
 
 def test_sizes_beyond_their_bounds_are_set_off(tmp_path: Path) -> None:
@@ -440,7 +442,7 @@ def test_two_real_sized_runs_stay_below_two_megabytes(tmp_path: Path) -> None:
         for name in ("crf+size", "penalty")
     ]
     for run in runs:
-        for epoch in (1, 2, 10, 250):
+        for epoch in (1, 2, 5, 10, 20, 50, 100, 200, 250):
             path = run / f"snapshots/epoch_{epoch:04d}.npz"
             write_snapshot(path, cases[:4], proposals=run.name == "crf+size", truth=True, side=256)
     assert len(report(tmp_path, *runs).encode()) < 2e6

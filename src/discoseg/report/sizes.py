@@ -64,7 +64,7 @@ def _difference_chart(title: str, groups: Mapping[str, tuple[int, Sizes]], unit:
     for name, (colour, sizes) in known.items():
         low, bias, high = agreement(sizes)
         named = f"{name}: " if len(known) > 1 else ""
-        notes.append(f"{named}bias {bias:+.3g} {unit}, limits {low:+.3g} to {high:+.3g} {unit}.".replace("-", "−"))
+        notes.append(f"{named}bias {_signed(bias)} {unit}, limits {_signed(low)} to {_signed(high)} {unit}.")
         order = np.argsort(sizes.predicted - sizes.true, kind="stable")
         dots[colour] = sizes[order[pick_cases(len(order), _DOTS)]]
     most = max(len(sizes.cases) for _, sizes in known.values())
@@ -97,3 +97,12 @@ def plot_bounds(runs: Sequence[Run]) -> list[Chart]:
 
 def _of(structure: str, structures: Sequence[str]) -> str:
     return f", {structure}" if len(structures) > 1 else ""
+
+
+def _signed(value: float) -> str:
+    """A number of three digits or more, with a true minus sign.
+
+    >>> _signed(-0.1234), _signed(12345.6)
+    ('−0.123', '+12346')
+    """
+    return (f"{value:+.3g}" if abs(value) < 1000 else f"{value:+.0f}").replace("-", "−")
