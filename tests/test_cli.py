@@ -39,7 +39,8 @@ def seeds(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(phantoms: Path, seeds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two epochs; read only."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    assert run("train", phantoms, *LV, "--seeds", seeds, "--size-eps", 0.2, "--out", folder, *SMALL) == 0
+    wanted = ["--seeds", seeds, "--size-eps", 0.2, "--tensorboard"]
+    assert run("train", phantoms, *LV, *wanted, "--out", folder, *SMALL) == 0
     return folder
 
 
@@ -126,8 +127,10 @@ def test_run_predicts_evaluates_and_reports(
         assert np.array_equal(probability.array >= 0.5, mask.array == 3)
     assert run("evaluate", out, phantoms, *LV, "--out", table) == 0
     assert len(json.loads(table.read_text())["cases"]) == 2
-    assert run("report", trained, "--out", page) == 0
-    assert "crf+size" in page.read_text()
+    assert run("report", trained, "--out", page, "--evaluations", table) == 0
+    assert "evaluated 3D Dice, LV" in page.read_text()
+    assert "evaluated" not in (trained / "report.html").read_text()
+    assert len(list((trained / "tensorboard").iterdir())) == 1
     assert "LV" in capsys.readouterr().out
 
 
@@ -314,6 +317,7 @@ def _untouched(*folders: Path) -> Iterator[None]:
         (["predict", "nowhere", "a.nii.gz", "--out", "y", "--augmentations", "-1"], "--augmentations -1"),
         (["evaluate", "nowhere", "nowhere"], "nowhere"),
         (["report", "nowhere", "--out", "y.html"], "nowhere"),
+        (["report", "a", "b", "--evaluations", "e.csv", "--out", "y.html"], "1 files for 2 runs"),
         (["check", "nowhere"], "nowhere"),
         (["dance"], "dance"),
     ],

@@ -1,3 +1,5 @@
+import base64
+import hashlib
 import json
 import re
 from collections import Counter
@@ -12,7 +14,8 @@ from numpy.typing import NDArray
 
 from discoseg.errors import UserError
 from discoseg.report import write_report
-from discoseg.report.pictures import Gallery
+from discoseg.report.figures import COLOURS
+from discoseg.report.gallery import Gallery
 
 FEW = {"epoch": [1, 2, 3]}
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -70,7 +73,8 @@ def write_run(
     text = f'method = "{method}"\nepochs = {epochs}\n{bounds}\n[network]\nname = "enet"\n'
     (root / "config.toml").write_text(text, encoding="utf-8")
     facts = {"training": list(cases), "validation": [], "device": "cpu", "versions": {"discoseg": "0.1.0"}}
-    (root / "run.json").write_text(json.dumps(facts | {"model": {"label": "LV"}}))
+    facts["command"] = "discoseg train data --out run"
+    (root / "run.json").write_text(json.dumps(facts | {"model": {"labels": {"LV": 3}}}))
     columns = all_metrics(epochs, proposals=proposals, validation=validation, truth=truth)
     write_csv(root / "metrics.csv", metrics or columns)
     if metrics is None:
@@ -78,6 +82,8 @@ def write_run(
         write_csv(root / "timing.csv", seconds)
     table: dict[str, Sequence[Any]] = {"case": cases, "split": ["training"] * len(cases)}
     table["size_vox"] = [12] * len(cases)
+    if size_eps is not None:
+        table |= {"low_vox": [9] * len(cases), "high_vox": [11] * len(cases)}
     if truth:
         table |= {"dice": np.linspace(0.5, 0.9, len(cases)).round(3).tolist(), "true_vox": [10] * len(cases)}
     write_csv(root / "cases.csv", table)
@@ -110,7 +116,7 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self._open[-1:] != ["style"]:
+        if self._open[-1:] not in (["style"], ["script"]):
             self.text += " ".join(data.split()) + "\n" if data.strip() else ""
 
     def values(self, attribute: str) -> list[str]:
@@ -137,7 +143,7 @@ def page_of_two(two_runs: list[Path]) -> str:
 def test_page_needs_nothing_but_itself(page_of_two: str) -> None:
     text, page = page_of_two, Page(page_of_two)
     assert "://" not in text
-    assert not re.search(r"@import|<script|<link|<iframe|xlink", text)
+    assert not re.search(r"@import|<script[^>]|<link|<iframe|xlink|fetch\(|import\(|XMLHttp", text)
     assert all(source.startswith("data:") for source in page.values("src"))
     targets = page.values("href")
     assert all(target.startswith(("#", "data:image/png;base64,")) for target in targets)
@@ -148,15 +154,31 @@ def test_page_needs_nothing_but_itself(page_of_two: str) -> None:
     assert used <= set(names)
 
 
+def test_only_the_pages_own_script_may_run(page_of_two: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", page_of_two, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = (
+        a["content"] for _, a in Page(page_of_two).elements if a.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_colours_are_those_of_the_papers_figures(page_of_two: str) -> None:
+    for number, colour in enumerate(COLOURS):
+        assert f"--c{number}: {colour};" in page_of_two
+
+
 def test_page_has_every_part(page_of_two: str) -> None:
     page = Page(page_of_two)
     sections = [attributes["id"] for tag, attributes in page.elements if tag == "section"]
-    parts = ["progress", "comparison", "evolution", "cases", "proposals", "losses", "time"]
+    parts = ["progress", "volumes", "bounds", "contours", "evolution", "cases", "proposals", "losses", "time"]
     assert sections == ["summary", *parts, "configuration"]
-    for title in ("3D Dice", "Size ratio, training", "Size ratio, validation", "CRF proposal", "network output"):
+    for title in ("3D Dice", "Size ratio, training", "Size ratio, validation", "CRF proposal", "network"):
         assert f"{title}\n" in page.text
     assert 'method = "crf+size"' in page.text
     assert '"discoseg": "0.1.0"' in page.text
+    assert "discoseg train data --out run\n" in page.text
 
 
 def test_same_runs_give_same_bytes(two_runs: list[Path], page_of_two: str, tmp_path: Path) -> None:
@@ -221,7 +243,11 @@ def test_parts_that_a_run_lacks_are_left_out(tmp_path: Path, options: dict[str, 
     assert ("Proposals" in page.text) == ("method" not in options)
     assert ("Size ratio, validation" in page.text) == options.get("validation", True)
     assert ("3D Dice\n" in page.text) == options.get("truth", True)
-    assert "Contours" not in page.text
+    assert ("Bland–Altman" in page.text) == (options.get("truth", True) and options.get("cases") != ())
+    assert ("Sizes within their bounds" in page.text) == (
+        options.get("size_eps", 0.1) is not None and options.get("cases") != ()
+    )
+    assert ("Contours by case" in page.text) == bool(options.get("cases", True) and options.get("snapshots", True))
 
 
 def test_run_just_begun(tmp_path: Path) -> None:
@@ -240,7 +266,8 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     (run / "cases.csv").write_text('case,split,size_vox\n"<script>""&$x^2$",training,3\n')
     (run / "config.toml").write_text('method = "</pre><script>"\n')
     text = report(tmp_path, run, write_run(tmp_path / "other", cases=(evil, "b"), metrics=FEW))
-    assert "<script" not in text
+    assert '<script>"' not in text
+    assert text.count("<script") == 1
     assert "&lt;/pre&gt;&lt;script&gt;" in text
     assert Page(text).text.count(evil) > 5
 
@@ -255,23 +282,114 @@ def test_cases_are_sorted_by_dice(tmp_path: Path) -> None:
     assert "top\n0.900\n2.00 ▲\nmid\n0.500\n1.00\nlow\n0.100\n0.50 ▼\nmean ± standard deviation\n0.500 ± 0.327" in text
 
 
-def test_evolution_shows_first_epochs_and_last(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", snapshots=(1, 2, 5, 10, 20, 50, 60), cases=("a",), metrics=FEW)
-    (run / "snapshots/epoch_x.npz").touch()
-    shown = re.findall(r"^epoch (\d+)$", Page(report(tmp_path, run)).text, re.MULTILINE)
-    assert shown == ["1", "2", "10", "60"]
+def test_slider_goes_through_all_epochs_of_all_runs(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", snapshots=(1, 2, 5), cases=("a",), metrics=FEW)
+    two = write_run(tmp_path / "two", snapshots=(1, 2, 3), cases=("a", "b"), metrics=FEW)
+    (one / "snapshots/epoch_x.npz").touch()
+    page = Page(report(tmp_path, one, two))
+    assert page.values("data-epochs") == ["1 2 3 5"]
+    assert page.values("data-epoch") == ["1", "2", "5", "1", "2", "3", "1", "2", "3"]  # a of one, a and b of two
 
 
-def test_runs_are_compared_on_cases_they_share(tmp_path: Path) -> None:
+def write_contours(run: Path, cases: Mapping[str, str]) -> None:
+    """Contours of cases by their split, as a training leaves them."""
+    arrays: dict[str, NDArray[Any]] = {"names": np.array(list(cases)), "splits": np.array(list(cases.values()))}
+    for k in range(len(cases)):
+        mask = np.zeros((24, 24), dtype=np.int8)
+        mask[8:12, 8 : 12 + k] = 1
+        arrays |= {f"{k}.image": np.full((24, 24), 9 * k, np.uint8), f"{k}.mask": mask, f"{k}.truth": mask}
+    np.savez_compressed(run / "contours.npz", allow_pickle=False, **arrays)
+
+
+def contours_of(text: str) -> str:
+    return text[text.index('id="contours"') : text.index('id="evolution"')]
+
+
+def test_contours_are_sorted_by_dice_of_the_volume(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", cases=("a", "b", "c"), metrics=FEW)  # Dice 0.5, 0.7 and 0.9
+    write_contours(run, {"b": "training", "a": "training", "c": "training"})
+    shown = contours_of(report(tmp_path, run))
+    assert re.findall(r"<small>(\w)</small>", shown) == ["c", "b", "a"]
+    assert re.findall(r"<b>([\d.]+)</b>", shown) == ["0.900", "0.700", "0.500"]
+
+
+def test_contours_without_their_splits_are_broken(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", metrics=FEW)
+    write_contours(run, {"a": "training"})
+    with np.load(run / "contours.npz") as file:
+        np.savez(run / "contours.npz", **{key: file[key] for key in file.files if key != "splits"})
+    with pytest.raises(UserError, match=r"contours\.npz: broken"):
+        report(tmp_path, run)
+
+
+def test_runs_that_still_train_have_the_contours_of_their_snapshots(tmp_path: Path) -> None:
     one, two = (
         write_run(tmp_path / "one", cases=("a", "b"), metrics=FEW),
         write_run(tmp_path / "two", cases=("c", "b"), metrics=FEW),
     )
-    text = report(tmp_path, one, two)
-    comparison = text[text.index('id="comparison"') : text.index('id="evolution"')]
-    assert re.findall(r'class="side">(\w+)<', comparison) == ["b"]
-    assert comparison.count('class="outline run0"') == comparison.count('class="outline run1"') == 1
-    assert comparison.count('class="truth"') == 3
+    shown = contours_of(report(tmp_path, one, two))
+    assert sorted(re.findall(r"<small>(\w)</small>", shown)) == ["a", "b", "c"]
+    assert shown.count('class="outline run0 k1"') == shown.count('class="outline run1 k1"') == 2
+    assert shown.count('class="truth k1"') == 4
+
+
+def test_several_structures_have_their_own_curves_and_tables(tmp_path: Path) -> None:
+    both = write_run(tmp_path / "both", metrics={"epoch": [1, 2], "val_dice": [0.3, 0.5]}, snapshots=(), size_eps=None)
+    rows = (
+        "epoch,val_dice,val_dice_RV,val_dice_LV,train_size_ratio,train_size_ratio_LV\n1,.3,.1,.5,1,1\n2,.5,.3,.7,1,1\n"
+    )
+    (both / "metrics.csv").write_text(rows)
+    facts = json.loads((both / "run.json").read_text()) | {"model": {"labels": {"RV": 1, "LV": 3}}}
+    (both / "run.json").write_text(json.dumps(facts))
+    table: dict[str, list[Any]] = {"case": ["a", "b"], "split": ["training"] * 2, "dice": [0.4, 0.6]}
+    for name in ("RV", "LV"):
+        table |= {f"dice_{name}": [0.4, 0.6], f"size_vox_{name}": [10, 30], f"true_vox_{name}": [20, 20]}
+        table |= {f"low_vox_{name}": [10, 10], f"high_vox_{name}": [25, 40 if name == "LV" else 25]}
+    write_csv(both / "cases.csv", table | {"voxel_ml": [0.1, 0.1]})
+    alone = write_run(tmp_path / "alone", metrics={"epoch": [1], "val_dice": [0.8]}, snapshots=(), size_eps=None)
+    text = Page(report(tmp_path, both, alone)).text
+    for title in ("3D Dice, mean of the structures", "3D Dice, RV", "3D Dice, LV", "Size ratio, LV"):
+        assert f"\n{title}\n" in text
+    assert "validation 3D Dice of LV, last epoch\n0.700\n0.800\n" in text
+    assert "validation 3D Dice of RV, last epoch\n0.300\n–\n" in text
+    assert "Training volumes, RV, both\n1 of 2 within their bounds.\n" in text
+    assert "Training volumes, LV, both\n2 of 2 within their bounds.\n" in text
+    assert "best training case, 3D Dice\n0.600 (b)\n" in text
+    assert "worst training case, 3D Dice\n0.400 (a)\n" in text
+
+
+def test_volumes_have_bias_and_limits_in_millilitres(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, snapshots=(), metrics=FEW) for name in ("run-a", "run-b")]
+    for run, shift in zip(runs, (0, 20), strict=True):
+        columns: dict[str, list[Any]] = {"case": ["a", "b", "c"], "split": ["validation"] * 3, "dice": [0.5] * 3}
+        columns |= {"size_vox": [110 + shift, 190 + shift, 320 + shift], "true_vox": [100, 200, 300]}
+        write_csv(run / "cases.csv", columns | {"voxel_ml": [0.5] * 3})
+    text = report(tmp_path, *runs)
+    for name, shift in (("run-a", 0), ("run-b", 10)):
+        differences = np.array([5.0, -5.0, 10.0]) + shift
+        bias, spread = differences.mean(), 1.96 * differences.std(ddof=1)
+        numbers = f"bias {bias:+.3g} ml, limits {bias - spread:+.3g} to {bias + spread:+.3g} ml."
+        assert f"{name}: " + numbers.replace("-", "−") in text
+    assert "c: 160 ml predicted, 150 ml true" in text
+    assert text.count('class="bias"') == 2
+    assert text.count('class="limit"') == 4
+
+
+def test_sizes_beyond_their_bounds_are_set_off(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", snapshots=(), metrics=FEW, cases=("a", "b", "c"))
+    write_csv(
+        run / "cases.csv",
+        {
+            "case": ["a", "b", "c"],
+            "split": ["training"] * 3,
+            "size_vox": [8, 10, 12],
+            "low_vox": [9] * 3,
+            "high_vox": [11, 11, 10**6],
+        },
+    )
+    text = report(tmp_path, run)
+    assert "2 of 3 within their bounds." in text
+    assert text.count('class="dot out"') == 1
 
 
 def test_images_stand_once_however_often_shown(tmp_path: Path) -> None:
@@ -306,7 +424,8 @@ def test_evaluations_from_csv_and_json(tmp_path: Path) -> None:
     write_csv(tmp_path / "e.csv", table)
     run = write_run(tmp_path / "run", snapshots=(), metrics=FEW)
     text = Page(report(tmp_path, run, evaluations={"run": tmp_path / "e.csv", "other": tmp_path / "e.json"})).text
-    assert "Label 3\n(2 cases)\n" in text
+    assert "LV\n(2 cases)\n" in text
+    assert "evaluated 3D Dice, LV\n0.500 ± 0.250\n" in text
     assert "p2\n0.750\n4.3 mm\n0.750\n4.3 mm\np1\n0.250\n–\n0.250\n–\n" in text
     assert "0.500 ± 0.250\n0.500 ± 0.250\n" in text
 
@@ -323,10 +442,22 @@ def test_two_real_sized_runs_stay_below_two_megabytes(tmp_path: Path) -> None:
         for name in ("crf+size", "penalty")
     ]
     for run in runs:
-        for epoch in (1, 2, 10, 250):
+        for epoch in (1, 2, 5, 10, 20, 50, 100, 200, 250):
             path = run / f"snapshots/epoch_{epoch:04d}.npz"
             write_snapshot(path, cases[:4], proposals=run.name == "crf+size", truth=True, side=256)
     assert len(report(tmp_path, *runs).encode()) < 2e6
+
+
+def test_thousands_of_cases_and_epochs_stay_below_two_megabytes(tmp_path: Path) -> None:
+    cases = [f"patient{k:04d}" for k in range(3000)]
+    run = write_run(tmp_path / "run", epochs=4000, cases=cases, snapshots=())
+    text = report(tmp_path, run)
+    assert len(text.encode()) < 2e6
+    assert "(3000 cases)" in text
+    assert "Shown are 120 of 3000 cases: the 40 best, the 40 worst, and 40 evenly between them." in text
+    assert "best patient2999 (0.900), worst patient0000 (0.500)" in text
+    assert "<th>patient0000</th>" in text
+    assert "<th>patient2999</th>" in text
 
 
 @pytest.mark.parametrize(

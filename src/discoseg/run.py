@@ -1,11 +1,13 @@
 """The run folder: what a training leaves behind, each file whole at any time.
 
-config.toml      the resolved configuration           run.json       cases, label, versions, device, seed
+config.toml      the resolved configuration           run.json       command, cases, label, versions, device, seed
 metrics.csv      one row an epoch                      timing.csv     seconds by phase, one row an epoch
 cases.csv        the last epoch, case by case          log.txt        the same for people
 next.csv         which training case to annotate next, by how much network and proposals disagree
 checkpoints/     latest (to resume), best and final (to predict)
 snapshots/       a slice of a few cases at several epochs: image, truth, seeds, proposals, probability
+contours.npz     the last epoch, a slice of the best cases, the worst and some between
+report.html      a page about all of this, and tensorboard/ its curves (discoseg.report.live), where they are wanted
 """
 
 import csv
@@ -14,7 +16,9 @@ import io
 import json
 import os
 import platform
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +85,11 @@ class RunFolder:
         """The folder of slices for pictures."""
         return self.root / "snapshots"
 
+    @property
+    def contours(self) -> Path:
+        """The slices of cases after the last epoch."""
+        return self.root / "contours.npz"
+
     def write_start(
         self,
         config: Config,
@@ -96,6 +105,7 @@ class RunFolder:
         ``data`` are the cases' checksums, of which run.json has one for all training and one for all validation cases.
         """
         facts = {
+            "command": _command(),
             "model": dict(model),
             "sources": dict(sources),
             "training": [example.name for example in training],
@@ -145,10 +155,12 @@ class RunFolder:
         _append(self.root / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     def write_cases(self, splits: Mapping[str, tuple[Sequence[Example], Sequence[Mapping[str, float]]]]) -> None:
-        """Write cases.csv: for each split its examples and their scores."""
+        """Write cases.csv: for each split its examples, their scores, and the millilitres of one of their voxels."""
         rows: list[dict[str, Any]] = []
         for split, (examples, scores) in splits.items():
-            rows += [{"case": e.name, "split": split, **s} for e, s in zip(examples, scores, strict=True)]
+            for example, score in zip(examples, scores, strict=True):
+                voxel_ml = float(f"{np.prod(example.spacing_mm) / 1000:.9g}")
+                rows.append({"case": example.name, "split": split, **score, "voxel_ml": voxel_ml})
         _write_text(self.root / "cases.csv", _csv(rows))
 
     def write_snapshot(
@@ -170,7 +182,7 @@ class RunFolder:
         arrays: dict[str, NDArray[Any]] = {"names": np.array([e.name for e in training[:_SNAPSHOT_CASES]])}
         start = 0
         for index, example in enumerate(training[:_SNAPSHOT_CASES]):
-            shown = _middle_slice(example)
+            shown = middle_slice(example)
             arrays[f"{index}.image"] = np.round(example.image[shown, 0] * 255).astype(np.uint8)
             arrays[f"{index}.seeds"] = example.seeds[shown]
             levels = (probability[:, start + shown] * 255).round().to(torch.uint8).cpu().numpy()
@@ -184,6 +196,12 @@ class RunFolder:
             start += len(example.seeds)
         with write_atomically(self.snapshots / f"epoch_{epoch:04d}.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def _command() -> str:
+    """Return the command line of this process, ``python -m discoseg`` as ``discoseg``, for a shell."""
+    program = Path(sys.argv[0])
+    return shlex.join([program.parent.name if program.name == "__main__.py" else program.name, *sys.argv[1:]])
 
 
 def _digest(checksums: Mapping[str, str]) -> str:
@@ -205,8 +223,8 @@ def _commit() -> str | None:
         return None
 
 
-def _middle_slice(example: Example) -> int:
-    """Return the slice with the most foreground, by the mask where there is one, else by the seeds."""
+def middle_slice(example: Example) -> int:
+    """Return the number of the slice with the most foreground, by the truth where there is one, else by the seeds."""
     labels = example.seeds if example.truth is None else example.truth
     return int((labels > 0).sum(axis=(1, 2)).argmax())
 

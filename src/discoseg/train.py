@@ -20,6 +20,7 @@ from discoseg import admm
 from discoseg.checkpoints import Checkpoints
 from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
+from discoseg.contours import write_contours
 from discoseg.data.memory import BOUNDLESS, Memory, budget_gib
 from discoseg.disagreement import Disagreement
 from discoseg.errors import UserError
@@ -127,10 +128,13 @@ def train_on(
                 if not written:
                     checkpoints.write(folder.latest, state, config, material.data)
                 raise
+        outputs = {"training": predict.probability}
         scored = {"training": (training, score_cases(predict.probability, material.slices, training))}
         if validate is not None and material.held_out is not None:
+            outputs["validation"] = validate.probability
             scored["validation"] = (validation, score_cases(validate.probability, material.held_out, validation))
         folder.write_cases(scored)
+        write_contours(folder.contours, scored, outputs)
         save_model(folder.final, state, config, model)  # last: where it is, the run is finished
     return state
 

@@ -192,22 +192,30 @@ class Evaluate(Voice):
 
 @dataclass(frozen=True)
 class Report(Voice):
-    """Write one self-contained HTML page about one or several runs."""
+    """Write one self-contained HTML page about one or several runs, finished or not."""
 
     runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN...")]]
     """Run folders."""
     out: Path
     """The page's file; must not exist yet."""
+    evaluations: tuple[Path, ...] = ()
+    """What 'discoseg evaluate --out' wrote about held-out predictions, one .csv or .json file for each run, in the
+    runs' order."""
 
     def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
-        from discoseg.report import write_report
+        from discoseg.report import name_runs, write_report
 
         if not self.runs:
             raise UserError("RUN: give at least one run folder")
+        if self.evaluations and len(self.evaluations) != len(self.runs):
+            raise UserError(
+                f"--evaluations: {len(self.evaluations)} files for {len(self.runs)} runs; give one for each"
+            )
+        evaluations = dict(zip(name_runs(self.runs), self.evaluations, strict=False))
         with terminal.progress() as progress:
             progress.wait("drawing", "the page")
-            write_report(self.runs, self.out)
+            write_report(self.runs, self.out, evaluations=evaluations)
         line = f"{self.out}: a page about {len(self.runs)} run{'s' * (len(self.runs) > 1)} in {terminal.took}"
         return terminal.finish({"out": self.out, "runs": self.runs}, [line])
 

@@ -38,10 +38,15 @@ class Train(Voice):
     GPU holds all slices). By default half of the machine's."""
     resume: bool = False
     """Go on from the latest checkpoint in --out, with the settings and data it was started with."""
+    live_report: bool = True
+    """Keep report.html in the run folder up to date while the training goes on; a browser loads it again by itself."""
+    tensorboard: bool = False
+    """Write the epochs' metrics as TensorBoard events too, in the run folder's tensorboard/."""
     config: Annotated[Config, arg(name="")] = field(default_factory=Config)
 
     def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
+        from discoseg.report.live import keep_live
         from discoseg.workflow import fit, recorded_sources
 
         sources: dict[str, Any] = {
@@ -57,7 +62,8 @@ class Train(Voice):
                 "validation_fraction": recorded["validation_fraction"],
             }
         epochs = self.config.epochs
-        with terminal.progress() as progress:
+        live = keep_live(self.out, page=self.live_report, events=self.tensorboard)
+        with terminal.progress() as progress, live:
             progress.wait("preparing", "looking for cases")
             count = progress.counter("preparing", "cases")
 

@@ -22,6 +22,7 @@ _ORDER: tuple[Method, ...] = ("crf+size", "penalty", "crf", "size", "full", "par
 _COLUMNS: tuple[Method, ...] = ("penalty", "crf", "size", "crf+size")  # of the comparison, as in the paper
 _SEED_COLOURS = {0: "#4d9de0", 1: "#b6f65c"}
 _TRUTH, _MASK = "#ffd23f", "#ff4d4d"
+_SHOWN_EPOCHS = (1, 2, 10)  # and the last one, as in the paper's figure
 _MARGIN = 0.9  # what pictures show around a structure on each side, in its own extents
 
 
@@ -66,11 +67,13 @@ def _plot_ratio(axes: Axes, result: Result, split: str) -> None:
 
 def draw_evolution(run: Run, path: Path) -> None:
     """Draw truth and seeds, CRF proposal, size proposal and network output of one training slice, epoch by epoch."""
-    case = next(iter(next(iter(run.snapshots.values()))))
+    wanted = {max((e for e in run.snapshots if e <= shown), default=0) for shown in _SHOWN_EPOCHS}
+    snapshots = {e: cases for e, cases in run.snapshots.items() if e in {*wanted, max(run.snapshots)}}
+    case = next(iter(next(iter(snapshots.values()))))
     columns = ("truth, seeds", "CRF proposal", "size proposal", "network output")
-    figure = Figure(figsize=(2.2 * len(columns), 2.3 * len(run.snapshots)), layout="constrained")
-    panels = figure.subplots(len(run.snapshots), len(columns), squeeze=False)
-    for (epoch, cases), row in zip(run.snapshots.items(), panels, strict=True):
+    figure = Figure(figsize=(2.2 * len(columns), 2.3 * len(snapshots)), layout="constrained")
+    panels = figure.subplots(len(snapshots), len(columns), squeeze=False)
+    for (epoch, cases), row in zip(snapshots.items(), panels, strict=True):
         shown = cases[case]
         window = _window(shown["truth"])
         for value, colour in _SEED_COLOURS.items():

@@ -1,74 +1,96 @@
-"""The report's panels: which columns of the runs' tables make which curves."""
+"""The report's panels by epoch: which columns of the runs' tables make which curves."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from markupsafe import Markup
 
-from discoseg.report.figures import Bounds, Line, plot_lines, plot_stack
-from discoseg.report.runs import Run
+from discoseg.report.figures import Bounds, Chart, Line, plot_lines, plot_stack
+from discoseg.report.runs import Run, list_structures
+from discoseg.report.sizes import ratio_bounds
 
 _PHASES = ("network", "predict", "crf", "size", "score", "save")  # in the order of an epoch
 _SIZE_RATIO_TOP = 3.0  # the curves of a start far off would flatten what matters
 
 
-@dataclass(frozen=True)
-class Chart:
-    """One panel with its caption."""
+def _lines(runs: Sequence[Run], column: str, *, dashed: bool = False, spread: str = "", of: str = "") -> list[Line]:
+    """The curve of one column for every run that has it; ``of`` a structure, of the structure's own column."""
+    lines = []
+    for index, run in enumerate(runs):
+        end = run.ending(of) if of else ""
+        if end is not None and f"{column}{end}" in run.metrics:
+            values = run.metrics[f"{column}{end}"]
+            lines.append(Line(run.metrics["epoch"], values, index, dashed, run.metrics.get(spread)))
+    return lines
 
-    title: str
-    svg: Markup
-    note: str = ""
 
-
-def _lines(runs: Sequence[Run], column: str, *, dashed: bool = False, spread: str = "") -> list[Line]:
-    """The curve of one column for every run that has it."""
-    return [
-        Line(run.metrics["epoch"], run.metrics[column], i, dashed, run.metrics.get(spread))
-        for i, run in enumerate(runs)
-        if column in run.metrics
-    ]
+def _split_lines(runs: Sequence[Run], column: str, *, of: str = "") -> tuple[list[Line], str]:
+    """The curves of a column for validation and for training, and words about which is which."""
+    validation = _lines(runs, f"val_{column}", of=of)
+    training = _lines(runs, f"train_{column}", dashed=bool(validation), of=of)
+    note = "Solid: validation. Dashed: training." if validation and training else ""
+    return [*training, *validation], note or ("Validation volumes." if validation else "Training volumes.")
 
 
 def plot_progress(runs: Sequence[Run]) -> list[Chart]:
-    """3D Dice, size ratio and bounds by epoch: whether the training works."""
-    both = "Solid: validation. Dashed: training."
+    """3D Dice and size ratio by epoch, over all structures and of each: whether the training works."""
+    structures = list_structures(runs)
+    several = len(structures) > 1
     charts = []
-    dice = [*_lines(runs, "train_dice", dashed=True), *_lines(runs, "val_dice")]
-    if dice:
-        svg = plot_lines("dice", dice, y_label="3D Dice", y_range=(0, 1))
-        charts.append(Chart("3D Dice", Markup(svg), both))
-    for split, title in (("train", "training"), ("val", "validation")):
+    for structure in ["", *structures] if several else [""]:
+        title = f"3D Dice{f', {structure}' if structure else ', mean of the structures' if several else ''}"
+        dice, note = _split_lines(runs, "dice", of=structure)
+        if dice:
+            charts.append(Chart(title, plot_lines(title, dice, y_label="3D Dice", y_range=(0, 1)), note))
+    for split, name in (("train", "training"), ("val", "validation")):
+        title = f"Size ratio, {name}{', all structures' if several else ''}"
         ratios = _lines(runs, f"{split}_size_ratio", spread=f"{split}_size_ratio_std")
+        bounds, said = _size_bounds(runs, structures)
         if ratios:
-            charts.append(_ratio_chart(f"Size ratio, {title}", f"ratio-{split}", ratios, _size_bounds(runs)))
-    inside = [*_lines(runs, "train_inside_bounds", dashed=True), *_lines(runs, "val_inside_bounds")]
-    if inside:
-        svg = plot_lines("inside", inside, y_label="share of volumes", y_range=(0, 1))
-        charts.append(Chart("Volumes inside their size bounds", Markup(svg), both))
+            charts.append(_ratio_chart(title, ratios, bounds, f"Mean ± standard deviation over volumes.{said}"))
+    for structure in structures if several else []:
+        ratios, note = _split_lines(runs, "size_ratio", of=structure)
+        bounds, said = _size_bounds(runs, [structure])
+        if ratios:
+            charts.append(_ratio_chart(f"Size ratio, {structure}", ratios, bounds, f"{note}{said}"))
     return charts
 
 
-def _size_bounds(runs: Sequence[Run]) -> list[Bounds]:
-    """The bounds on the size ratio; in the runs' colours only where they differ."""
-    eps = {i: float(run.config["size_eps"]) for i, run in enumerate(runs) if "size_eps" in run.config}
-    if len(set(eps.values())) == 1:
-        return [Bounds(1 - e, 1 + e) for e in set(eps.values())]
-    return [Bounds(1 - e, 1 + e, colour=i) for i, e in eps.items()]
+def plot_inside(runs: Sequence[Run]) -> list[Chart]:
+    """The share of volumes inside their size bounds by epoch."""
+    inside, note = _split_lines(runs, "inside_bounds")
+    title = "Volumes inside their size bounds"
+    if not inside:
+        return []
+    return [Chart(title, plot_lines(title, inside, y_label="share of volumes", y_range=(0, 1)), note)]
 
 
-def _ratio_chart(title: str, name: str, ratios: list[Line], bounds: list[Bounds]) -> Chart:
+def _size_bounds(runs: Sequence[Run], structures: Sequence[str]) -> tuple[list[Bounds], str]:
+    """The bounds on the size ratio, in the runs' colours only where they differ, and words about them.
+
+    Where structures have bounds of their own in ml, there are none for all of them together.
+    """
+    found = {}
+    for index, run in enumerate(runs):
+        own = {ratio_bounds(run, structure) for structure in structures if structure in run.structures} - {None}
+        if len(own) == 1:
+            found[index] = own.pop()
+    averaged = any("size_eps" not in runs[index].config for index in found)
+    said = " Thin lines: the bounds, on average over training volumes." if averaged else " Thin lines: the bounds."
+    distinct = [pair for pair in dict.fromkeys(found.values()) if pair is not None]
+    if len(distinct) == 1:
+        return [Bounds(*distinct[0])], said
+    bounds = [Bounds(*pair, colour=index) for index, pair in found.items() if pair is not None]
+    return bounds, said if bounds else ""
+
+
+def _ratio_chart(title: str, ratios: list[Line], bounds: list[Bounds], note: str) -> Chart:
     spreads = [0.0 if line.spread is None else line.spread for line in ratios]
     tops = [np.nan_to_num(line.values + spread, posinf=0) for line, spread in zip(ratios, spreads, strict=True)]
     highest = max(float(top.max()) for top in tops)
     limit = max(_SIZE_RATIO_TOP, *(1.15 * float(top[-1]) for top in tops))
     shown = min(max(1.05 * highest, 1.5, *(1.05 * bound.high for bound in bounds)), limit)
-    svg = plot_lines(name, ratios, y_label="predicted / true size", y_range=(0, shown), bounds=bounds)
-    note = "Mean ± standard deviation over volumes."
-    note += " Dashed: the bounds." if bounds else ""
-    note += f" Values up to {highest:.3g} are cut off." if highest > shown else ""
-    return Chart(title, Markup(svg), note)
+    svg = plot_lines(title, ratios, y_label="predicted / true size", y_range=(0, shown), bounds=bounds)
+    return Chart(title, svg, note + (f" Values up to {highest:.3g} are cut off." if highest > shown else ""))
 
 
 def plot_proposals(runs: Sequence[Run]) -> list[Chart]:
@@ -77,13 +99,13 @@ def plot_proposals(runs: Sequence[Run]) -> list[Chart]:
     charts = []
     dice = [*_lines(runs, "crf_dice"), *_lines(runs, "size_dice", dashed=True)]
     if dice:
-        svg = plot_lines("proposals", dice, y_label="3D Dice", y_range=(0, 1))
-        charts.append(Chart("3D Dice of the proposals, training", Markup(svg), both))
+        title = "3D Dice of the proposals, training"
+        charts.append(Chart(title, plot_lines(title, dice, y_label="3D Dice", y_range=(0, 1)), both))
     for kind, meaning in (("primal", "network − proposal"), ("dual", "μ × change of the proposal")):
         residuals = [*_lines(runs, f"{kind}_crf"), *_lines(runs, f"{kind}_size", dashed=True)]
         if residuals:
-            svg = plot_lines(kind, residuals, y_label="residual", log=True)
-            charts.append(Chart(f"{kind.capitalize()} residual ({meaning})", Markup(svg), both))
+            title = f"{kind.capitalize()} residual ({meaning})"
+            charts.append(Chart(title, plot_lines(title, residuals, y_label="residual", log=True), both))
     return charts
 
 
@@ -97,11 +119,8 @@ def plot_losses(runs: Sequence[Run]) -> list[Chart]:
         "loss_penalty": "Size penalty",
     }
     columns = dict.fromkeys(column for run in runs for column in run.metrics)
-    return [
-        Chart(titles.get(name, name), Markup(plot_lines(name, _lines(runs, name), y_label="loss")))
-        for name in columns
-        if name == "loss" or name.startswith("loss_")
-    ]
+    named = {name: titles.get(name, name) for name in columns if name == "loss" or name.startswith("loss_")}
+    return [Chart(title, plot_lines(title, _lines(runs, name), y_label="loss")) for name, title in named.items()]
 
 
 def list_phases(runs: Sequence[Run]) -> list[str]:
@@ -120,9 +139,9 @@ def plot_times(runs: Sequence[Run]) -> list[Chart]:
     }
     top = max((float(sum(parts.values()).max()) for parts in timed.values()), default=0.0)  # type: ignore[union-attr]
     charts = []
-    for index, run in enumerate(runs):
+    for run in runs:
         if run.name in timed:
             epochs, parts = run.timing["epoch"], timed[run.name]
-            svg = plot_stack(f"time-{index}", epochs, parts, y_label="seconds", y_top=1.05 * top or 1.0)
-            charts.append(Chart(run.name, Markup(svg)))
+            svg = plot_stack(f"Time, {run.name}", epochs, parts, y_label="seconds", y_top=1.05 * top or 1.0)
+            charts.append(Chart(run.name, svg))
     return charts

@@ -1,19 +1,28 @@
 """One self-contained HTML page about one or several runs: ``discoseg report RUN… --out FILE.html``."""
 
+import base64
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
-from discoseg.report.charts import list_phases, plot_losses, plot_progress, plot_proposals, plot_times
+from discoseg.report.charts import list_phases, plot_inside, plot_losses, plot_progress, plot_proposals, plot_times
+from discoseg.report.evaluations import read_evaluations
 from discoseg.report.figures import COLOURS
-from discoseg.report.pictures import Gallery, compare_runs, show_evolution
+from discoseg.report.gallery import Gallery
+from discoseg.report.pictures import show_contours, show_evolution
 from discoseg.report.runs import Run, read_runs
+from discoseg.report.sizes import plot_bounds, plot_volumes
 from discoseg.report.tables import list_cases, list_evaluations, summarise
+
+_SOURCES = ("page.html", "page.css", "page.js")
+_COLUMNS = 4  # of the evolution: seeds, both proposals, network
 
 
 def write_report(runs: Sequence[Path | str], out: Path | str, *, evaluations: Mapping[str, Path] | None = None) -> None:
@@ -36,32 +45,44 @@ def write_report(runs: Sequence[Path | str], out: Path | str, *, evaluations: Ma
         temporary.write_text(page, encoding="utf-8")
 
 
-def render(runs: Sequence[Run], evaluations: Mapping[str, Path]) -> str:
-    """The page as text."""
+def render(runs: Sequence[Run], evaluations: Mapping[str, Path], *, refresh_s: int | None = None) -> str:
+    """The page as text; with ``refresh_s`` a browser loads it again after so many seconds."""
     gallery = Gallery()
+    evaluated = read_evaluations(evaluations, runs)
+    evolution = show_evolution(runs, gallery)
+    template, css, script = (files("discoseg.report").joinpath(name).read_text(encoding="utf-8") for name in _SOURCES)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    source = files("discoseg.report").joinpath("page.html").read_text(encoding="utf-8")
-    return environment.from_string(source).render(
+    return environment.from_string(template).render(
+        css=Markup(css),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        refresh_s=refresh_s,
         runs=runs,
         colours=COLOURS,
         run_colours={run.name: index % len(COLOURS) for index, run in enumerate(runs)},
-        summary=summarise(runs),
+        structure_sets=list(dict.fromkeys(tuple(run.structures) for run in runs if len(run.structures) > 1)),
+        summary=summarise(runs, evaluated),
         cases=list_cases(runs),
-        evaluations=list_evaluations(evaluations),
+        evaluations=list_evaluations(evaluated),
         progress=plot_progress(runs),
+        volumes=plot_volumes(runs, evaluated),
+        bounds=[*plot_inside(runs), *plot_bounds(runs)],
         proposals=plot_proposals(runs),
         losses=plot_losses(runs),
         phases=list_phases(runs),
         times=plot_times(runs),
-        comparison=compare_runs(runs, gallery),
-        evolutions={run.name: show_evolution(run, gallery) for run in runs if run.snapshots},
+        contours=show_contours(runs, gallery),
+        evolution=evolution,
+        epochs=sorted({epoch for series in evolution for epoch in series.steps}),
+        columns=_COLUMNS,
         facts={run.name: _facts(run) for run in runs},
         images=gallery.defs(),
     )
 
 
 def _facts(run: Run) -> str:
-    """run.json without its lists of cases."""
-    return json.dumps({k: v for k, v in run.facts.items() if k not in ("training", "validation")}, indent=1)
+    """run.json without its lists of cases, and what the page shows apart."""
+    return json.dumps({k: v for k, v in run.facts.items() if k not in ("training", "validation", "command")}, indent=1)

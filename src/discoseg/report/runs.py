@@ -20,12 +20,18 @@ Floats = NDArray[np.float64]
 Slice = dict[str, NDArray[Any]]
 """A case's slice (H, W) at one epoch: image, seeds, probability and, if they exist, truth, crf and size."""
 
-_SHOWN_EPOCHS = (1, 2, 10)  # and the last one, as in the paper's figure
+
+@dataclass(frozen=True)
+class Contour:
+    """A case after the last epoch: its split, and a slice with image, mask (labels 0 to K) and, if known, truth."""
+
+    split: str
+    shown: Slice
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder says; ``timing``, ``cases`` and ``snapshots`` are empty where it has none."""
+    """What a run folder says; ``timing``, ``cases``, ``snapshots`` and ``contours`` are empty where it has none."""
 
     name: str
     root: Path
@@ -36,22 +42,50 @@ class Run:
     timing: dict[str, Floats]  # phase, or "epoch" -> (epochs,), in seconds
     cases: list[dict[str, str]]
     snapshots: dict[int, dict[str, Slice]]  # epoch -> case -> slice
+    contours: dict[str, Contour]  # by case
 
     def last(self, column: str) -> float:
         """The value of a metric after the last epoch, nan where the run has none."""
         return float(self.metrics[column][-1]) if column in self.metrics else np.nan
 
+    @property
+    def structures(self) -> dict[str, int | None]:
+        """What the run segments: names, with their values in label maps where the run says so."""
+        model = self.facts.get("model", {})
+        if isinstance(labels := model.get("labels"), dict):
+            return dict(labels)
+        return {str(model.get("label", self.config.get("label", "foreground"))): None}
+
+    def ending(self, structure: str) -> str | None:
+        """What columns about a structure end in: nothing where it is the only one, None where the run has it not."""
+        if structure not in self.structures:
+            return None
+        return f"_{structure}" if len(self.structures) > 1 else ""
+
+    @property
+    def planned_epochs(self) -> int:
+        """The epochs that the training is to have."""
+        return int(self.config.get("epochs", self.metrics["epoch"][-1]))
+
+
+def list_structures(runs: Sequence[Run]) -> list[str]:
+    """The structures of all runs, each once."""
+    return list(dict.fromkeys(name for run in runs for name in run.structures))
+
 
 def read_runs(roots: Sequence[Path]) -> list[Run]:
-    """Read run folders; each is named after its folder, or by its path where two folders are named alike."""
+    """Read run folders, each under its name."""
+    return [_read_run(root, name) for root, name in zip(roots, name_runs(roots), strict=True)]
+
+
+def name_runs(roots: Sequence[Path]) -> list[str]:
+    """Name each run folder after itself, or by its path where two are named alike."""
     places = [root.resolve() for root in roots]
     twice = [root for root, place in zip(roots, places, strict=True) if places.count(place) > 1]
     if twice:
         raise UserError(f"{twice[0]}: given more than once; name each run folder once")
     names = [place.name for place in places]
-    return [
-        _read_run(root, name if names.count(name) == 1 else str(root)) for root, name in zip(roots, names, strict=True)
-    ]
+    return [name if names.count(name) == 1 else str(root) for root, name in zip(roots, names, strict=True)]
 
 
 def _read_run(root: Path, name: str) -> Run:
@@ -59,7 +93,7 @@ def _read_run(root: Path, name: str) -> Run:
         raise UserError(f"{root}: no such run folder")
     config_text = read_text(root / "config.toml", "so this is no run folder")
     path, timing, cases = root / "metrics.csv", root / "timing.csv", root / "cases.csv"
-    metrics = _columns(path, read_rows(path, needs=("epoch",), if_missing="no epoch is finished yet"))
+    metrics = read_columns(path, if_missing="no epoch is finished yet")
     if not metrics or np.isnan(metrics["epoch"]).any():
         raise UserError(f"{path}: broken, it needs one row an epoch, with its number in the column epoch")
     return Run(
@@ -69,9 +103,10 @@ def _read_run(root: Path, name: str) -> Run:
         config_text=config_text,
         facts=_parse_json(root / "run.json", read_text(root / "run.json", "so this is no run folder")),
         metrics=metrics,
-        timing=_columns(timing, read_rows(timing, needs=("epoch",))) if timing.is_file() else {},
+        timing=read_columns(timing) if timing.is_file() else {},
         cases=read_rows(cases, needs=("case", "split")) if cases.is_file() else [],
-        snapshots={epoch: _read_snapshot(path) for epoch, path in _shown_snapshots(root / "snapshots")},
+        snapshots={epoch: _read_slices(path)[0] for epoch, path in _list_snapshots(root / "snapshots")},
+        contours=_read_contours(root / "contours.npz"),
     )
 
 
@@ -99,30 +134,40 @@ def number(path: Path, column: str, text: str | float | None) -> float:
         raise UserError(f"{path}: broken, column {column} holds {text!r} where a number belongs") from error
 
 
-def _columns(path: Path, rows: Sequence[dict[str, str]]) -> dict[str, Floats]:
+def read_columns(path: Path, *, if_missing: str = "") -> dict[str, Floats]:
+    """Read a CSV file of numbers, one row an epoch, by column; empty cells are nan, a file without rows is {}."""
+    rows = read_rows(path, needs=("epoch",), if_missing=if_missing)
     return {key: np.array([number(path, key, row[key]) for row in rows]) for key in (rows[0] if rows else ())}
 
 
-def _shown_snapshots(folder: Path) -> list[tuple[int, Path]]:
-    """The snapshots at or shortly before the epochs to show, and the last, in order."""
+def _list_snapshots(folder: Path) -> list[tuple[int, Path]]:
+    """The snapshots by epoch, in order."""
     numbered = ((path.stem.removeprefix("epoch_"), path) for path in folder.glob("epoch_*.npz"))
-    found = {int(epoch): path for epoch, path in numbered if epoch.isdecimal()}
-    wanted = {max((e for e in found if e <= shown), default=0) for shown in _SHOWN_EPOCHS}
-    wanted.add(max(found, default=0))
-    return [(epoch, found[epoch]) for epoch in sorted(wanted & found.keys())]
+    return sorted((int(epoch), path) for epoch, path in numbered if epoch.isdecimal())
 
 
-def _read_snapshot(path: Path) -> dict[str, Slice]:
+def _read_slices(path: Path) -> tuple[dict[str, Slice], list[str]]:
+    """A file's slices by case, and the cases' splits where it has them."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-        slices: dict[str, Slice] = {str(name): {} for name in arrays.pop("names")}
+        slices: list[Slice] = [{} for _ in arrays["names"]]
+        names, splits = (arrays.pop(key, np.array([])).tolist() for key in ("names", "splits"))
         for key, array in arrays.items():
             index, kind = key.split(".")
-            slices[list(slices)[int(index)]][kind] = array
+            slices[int(index)][kind] = array
     except (zipfile.BadZipFile, zlib.error, ValueError, LookupError, EOFError, OSError) as error:
         raise UserError(f"{path}: broken snapshot: {error}") from error
-    return slices
+    return dict(zip(names, slices, strict=True)), splits
+
+
+def _read_contours(path: Path) -> dict[str, Contour]:
+    if not path.is_file():
+        return {}
+    slices, splits = _read_slices(path)
+    if len(splits) != len(slices):
+        raise UserError(f"{path}: broken, it does not say of every case whether it trained or validated")
+    return {case: Contour(split, shown) for (case, shown), split in zip(slices.items(), splits, strict=True)}
 
 
 def read_text(path: Path, if_missing: str = "") -> str:

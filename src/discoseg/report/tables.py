@@ -1,17 +1,17 @@
 """The report's tables as plain texts: the summary, and the cases sorted by Dice."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from discoseg.errors import UserError
-from discoseg.report.runs import Run, number, read_rows, read_text
+from discoseg.report.evaluations import Evaluated
+from discoseg.report.runs import Run, list_structures, number
+from discoseg.thinning import describe_pick, pick_cases
 
 MISSING = "–"
+_ROWS = 120  # of a table of cases
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,31 @@ class CaseTable:
     beside: str  # what the text beside the Dice is
     columns: list[Column]
     rows: list[tuple[str, list[Cell | None]]]
+    cases: int  # of which the rows may be some
+    note: str
 
 
-def summarise(runs: Sequence[Run]) -> list[Measure]:
+def summarise(runs: Sequence[Run], evaluations: Sequence[Evaluated] = ()) -> list[Measure]:
     """The summary's rows, without those that no run can fill."""
+    structures = list_structures(runs)
+    evaluated = {one.name: one for one in evaluations}
+    titles = {label: title for one in evaluations for label, title in one.titles.items()}
     texts: dict[str, Callable[[Run], str]] = {
         "method": lambda run: str(run.config.get("method", MISSING)),
-        "label": lambda run: ", ".join(_structures(run)) or str(run.config.get("label", MISSING)),
+        "structures" if len(structures) > 1 else "structure": lambda run: ", ".join(run.structures),
         "network": _network,
         "size bounds": _bounds,
         "volumes, training / validation": _volumes,
         "epochs": _epochs,
+        **{f"evaluated 3D Dice, {title}": _evaluated_dice(evaluated, label) for label, title in titles.items()},
         "validation 3D Dice, last epoch": lambda run: _decimal(run.last("val_dice")),
         "validation 3D Dice, best epoch": _best_epoch,
-        **{f"validation 3D Dice of {name}, last epoch": _dice_of(name) for name in _separate(runs)},
+        **{f"validation 3D Dice of {name}, last epoch": _dice_of(name) for name in structures if len(structures) > 1},
+        "best validation case, 3D Dice": lambda run: _extreme(run, "validation", -1),
+        "worst validation case, 3D Dice": lambda run: _extreme(run, "validation", 0),
         "training 3D Dice, last epoch": lambda run: _decimal(run.last("train_dice")),
+        "best training case, 3D Dice": lambda run: _extreme(run, "training", -1),
+        "worst training case, 3D Dice": lambda run: _extreme(run, "training", 0),
         "size ratio, validation": lambda run: _ratio(run, "val"),
         "size ratio, training": lambda run: _ratio(run, "train"),
         "inside bounds, validation": lambda run: _percent(run.last("val_inside_bounds")),
@@ -84,46 +94,32 @@ def summarise(runs: Sequence[Run]) -> list[Measure]:
 
 
 def list_cases(runs: Sequence[Run]) -> list[CaseTable]:
-    """A table of cases for validation and one for training, over all runs that have a cases.csv.
-
-    Runs of several structures have such tables for each of these.
-    """
-    tables = []
+    """A table of cases for validation and one for training, of each structure, over all runs with a cases.csv."""
+    structures, tables = list_structures(runs), []
     for split in ("validation", "training"):
-        for ending in ["", *(f"_{name}" for name in _separate(runs))]:
-            columns = {
-                run.name: {
-                    row["case"]: _case_cell(run, row, ending)
-                    for row in run.cases
-                    if row.get("split") == split and ending in _endings(run)
-                }
-                for run in runs
-            }
+        for structure in structures:
+            columns: dict[str, dict[str, Cell]] = {run.name: {} for run in runs}
+            for run in runs:
+                end = run.ending(structure)
+                rows = [row for row in run.cases if row["split"] == split] if end is not None else []
+                columns[run.name] = {row["case"]: _case_cell(run, row, end or "") for row in rows}
             if any(columns.values()):
-                title = f"{split.capitalize()} volumes{ending.replace('_', ', ', 1)}"
+                title = f"{split.capitalize()} volumes{f', {structure}' if len(structures) > 1 else ''}"
                 tables.append(_case_table(title, "predicted / true size", columns))
     return tables
 
 
-def list_evaluations(evaluations: Mapping[str, Path]) -> list[CaseTable]:
+def list_evaluations(evaluations: Sequence[Evaluated]) -> list[CaseTable]:
     """One table of cases for every label in the files that ``discoseg evaluate`` wrote, a column each."""
-    columns: dict[str, dict[str, dict[str, Cell]]] = {}  # label -> name -> case -> cell
-    for name, path in evaluations.items():
-        for row in _read_evaluation(path):
-            dice, hd95_mm = (number(path, key, row[key]) for key in ("dice", "hd95_mm"))
-            cell = Cell(dice, _millimetres(hd95_mm))
-            columns.setdefault(str(row["label"]), {n: {} for n in evaluations})[name][str(row["case"])] = cell
-    return [_case_table(f"Label {label}", "95 % Hausdorff distance", columns[label]) for label in sorted(columns)]
-
-
-def _read_evaluation(path: Path) -> list[dict[str, str]]:
-    needs = ("case", "label", "dice", "hd95_mm")
-    if path.suffix != ".json":
-        return read_rows(path, needs=needs)
-    try:
-        return [{key: row[key] for key in needs} for row in json.loads(read_text(path))["cases"]]
-    except (json.JSONDecodeError, LookupError, TypeError) as error:
-        raise UserError(f"{path}: not an evaluation that discoseg wrote") from error
+    titles = {label: title for one in evaluations for label, title in one.titles.items()}
+    tables = []
+    for label, title in titles.items():
+        columns = {
+            one.name: {case: Cell(s.dice, _millimetres(s.hd95_mm)) for case, s in one.scores.get(label, {}).items()}
+            for one in evaluations
+        }
+        tables.append(_case_table(title[0].upper() + title[1:], "95 % Hausdorff distance", columns))
+    return tables
 
 
 def _case_table(title: str, beside: str, columns: Mapping[str, Mapping[str, Cell]]) -> CaseTable:
@@ -132,7 +128,9 @@ def _case_table(title: str, beside: str, columns: Mapping[str, Mapping[str, Cell
         (case, [cells.get(case) for cells in columns.values()]) for case in cases
     ]
     rows.sort(key=lambda row: (-_mean_dice(row[1]), row[0]))
-    return CaseTable(title, beside, [_column(name, cells) for name, cells in columns.items()], rows)
+    shown = [rows[index] for index in pick_cases(len(rows), _ROWS)]
+    note = describe_pick(len(rows), _ROWS)
+    return CaseTable(title, beside, [_column(name, cells) for name, cells in columns.items()], shown, len(rows), note)
 
 
 def _column(name: str, cells: Mapping[str, Cell]) -> Column:
@@ -150,25 +148,24 @@ def _mean_dice(cells: Sequence[Cell | None]) -> float:
     return float(np.mean(known)) if known else -1.0
 
 
-def _structures(run: Run) -> list[str]:
-    """The names of what a run segments; nothing where its facts do not say."""
-    model = run.facts.get("model", {})
-    return list(model.get("labels", [model["label"]] if "label" in model else []))
-
-
-def _endings(run: Run) -> list[str]:
-    """What the columns of a run's structures end in: nothing, where there is one."""
-    names = _structures(run)
-    return [f"_{name}" for name in names] if len(names) > 1 else [""]
-
-
-def _separate(runs: Sequence[Run]) -> list[str]:
-    """The structures that some run has columns of their own for."""
-    return list(dict.fromkeys(ending[1:] for run in runs for ending in _endings(run) if ending))
-
-
 def _dice_of(structure: str) -> Callable[[Run], str]:
-    return lambda run: _decimal(run.last(f"val_dice_{structure}"))
+    return lambda run: _decimal(run.last(f"val_dice{run.ending(structure)}"))
+
+
+def _evaluated_dice(evaluated: Mapping[str, Evaluated], label: str) -> Callable[[Run], str]:
+    def text(run: Run) -> str:
+        scores = evaluated[run.name].scores.get(label, {}) if run.name in evaluated else {}
+        return _column(run.name, {case: Cell(score.dice, "") for case, score in scores.items()}).mean
+
+    return text
+
+
+def _extreme(run: Run, split: str, place: int) -> str:
+    """The case with the lowest (``place`` 0) or highest (−1) Dice, over its structures on average."""
+    path = run.root / "cases.csv"
+    found = [(number(path, "dice", row.get("dice")), row["case"]) for row in run.cases if row["split"] == split]
+    known = sorted(pair for pair in found if not math.isnan(pair[0]))
+    return f"{known[place][0]:.3f} ({known[place][1]})" if known else MISSING
 
 
 def _case_cell(run: Run, row: Mapping[str, str], ending: str) -> Cell:
@@ -196,7 +193,7 @@ def _bounds(run: Run) -> str:
     if "size_eps" in run.config:
         return f"±{100 * run.config['size_eps']:g} % of the true size"
     if "size_ml" in run.config:
-        text = str(run.config["size_ml"])
+        text = ", ".join(part.strip() for part in str(run.config["size_ml"]).split(","))
         return f"{text} ml" if text[-1:] in ":.0123456789" else text
     return "by case" if "size_csv" in run.config else MISSING
 
