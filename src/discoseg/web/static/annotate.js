@@ -143,7 +143,7 @@ export class Annotator {
   }
 
   paint(point, axis, radius, value) {
-    this.viewer.upload(...this.drawing.disc(point, axis, radius, value));
+    this.viewer.touch(this.drawing.disc(point, axis, radius, value));
     this.hooks.onDrawing();
   }
 
@@ -164,8 +164,7 @@ export class Annotator {
     if (!entry) return;
     to.push(entry);
     if (entry.change) {
-      this.drawing.apply(entry.change, forwards);
-      this.viewer.upload();
+      this.viewer.touch(this.drawing.apply(entry.change, forwards));
       this.hooks.onDrawing();
       this.saveDrawing();
     } else {

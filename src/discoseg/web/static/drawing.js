@@ -17,7 +17,7 @@ export class Drawing {
    * @param {string} name the case
    * @param {Uint8Array} labels one class a voxel, file order
    * @param {object} layout `dims` and `spacing` (mm) of the viewer's axes, `perm` (their axes in the file, from 1,
-   *   negative where turned around), `origin` and `step` (the file's index of voxel (0, 0, 0), and of a step)
+   *   negative where turned around), `fileShape` (x, y, z of the file), `origin` and `step` (the file's index of voxel (0, 0, 0), and of a step)
    * @param {number} classes structures plus one
    */
   constructor(name, labels, layout, classes) {
@@ -114,7 +114,7 @@ export class Drawing {
     this.redoable.length = 0;
   }
 
-  /** Apply a change forwards or backwards, as a new unsaved one. */
+  /** Apply a change forwards or backwards, as a new unsaved one; return its box [low, high] (voxels, inclusive). */
   apply(change, forwards) {
     this.stroke = new Map();
     const values = forwards ? change.after : change.before;
@@ -122,6 +122,21 @@ export class Drawing {
     const applied = new Change(this.stroke, this.labels);
     this.stroke = null;
     if (applied.index.length) this.unsaved.push(applied);
+    return this.boxOf(change.index);
+  }
+
+  boxOf(indices) {
+    const [columns, rows] = this.layout.fileShape;
+    const low = [Infinity, Infinity, Infinity];
+    const high = [0, 0, 0];
+    for (const index of indices) {
+      const file = [index % columns, Math.floor(index / columns) % rows, Math.floor(index / (columns * rows))];
+      this.fromFile(file).forEach((v, a) => {
+        low[a] = Math.min(low[a], v);
+        high[a] = Math.max(high[a], v);
+      });
+    }
+    return [low, high];
   }
 
   /** Return the volume in ml of each class 0…K+1. */

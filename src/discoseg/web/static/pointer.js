@@ -48,6 +48,7 @@ export function listenToPointer(surface, viewer, tool, act) {
 
   const end = () => {
     if (drag?.kind === "paint") act.finishStroke();
+    if (drag?.to) viewer.setWindow(...drag.to);
     drag = null;
   };
   surface.addEventListener("pointerup", end);
@@ -68,7 +69,8 @@ function dragWindow(viewer, drag, event) {
   const [low, high] = drag.from;
   const width = Math.max(high - low, 1e-6) * Math.exp((event.clientX - drag.x) / 250);
   const centre = (low + high) / 2 + ((high - low) * (event.clientY - drag.y)) / 400;
-  viewer.setWindow(centre - width / 2, centre + width / 2);
+  drag.to = [centre - width / 2, centre + width / 2];
+  viewer.previewWindow(...drag.to);
 }
 
 /** Return points from a (without it) to b, no further apart than half the brush's radius or half a voxel. */

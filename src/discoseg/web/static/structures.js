@@ -28,8 +28,9 @@ export class StructurePanel {
     choose.addEventListener("click", () => onChoose(value));
     const size = make("output", { className: "size" });
     size.setAttribute("aria-label", `${title}, marked volume`);
-    const root = make("li", { className: "structure" }, choose, size);
-    const row = { root, choose, size, name, inputs: [] };
+    const place = make("span", { className: "place" });
+    const root = make("li", { className: "structure" }, choose, place, size);
+    const row = { root, choose, size, place, name, inputs: [] };
     if (!background) {
       const note = make("span", { className: "note" });
       row.inputs = ["least", "most"].map((end) => {
@@ -45,7 +46,7 @@ export class StructurePanel {
         });
         return input;
       });
-      const bounds = make("span", { className: "bounds" }, "of ", row.inputs[0], " to ", row.inputs[1], " ml");
+      const bounds = make("span", { className: "bounds" }, "bounds ", row.inputs[0], " to ", row.inputs[1], " ml");
       row.note = note;
       root.append(bounds, note);
     }
@@ -85,7 +86,8 @@ export class StructurePanel {
       const outside = guess !== undefined && ((low !== null && guess < low) || (high !== null && guess > high));
       if (guess !== undefined) notes.push(`run: ${format(guess)} ml${outside ? ", outside" : ""}`);
       const voxel = this.info?.clicks[row.name];
-      if (!warned) notes.unshift(voxel ? `click ${voxel.join(", ")}` : "no click yet");
+      row.place.textContent = voxel ? `✛ ${voxel.join(", ")}` : "";
+      row.place.title = voxel ? "voxel of its click (G goes there)" : "";
       row.note.textContent = notes.join(" · ");
       row.root.classList.toggle("warned", warned);
       row.root.classList.toggle("outside", outside);

@@ -17,8 +17,6 @@ export class Viewer {
       dragAndDropEnabled: false,
       isRadiologicalConvention: true,
       multiplanarShowRender: 0,
-      heroImageFraction: 0.62,
-      heroSliceType: SLICE_TYPE.AXIAL,
       sagittalNoseLeft: true,
       isCornerOrientationText: false,
       backColor: [0, 0, 0, 1],
@@ -38,8 +36,20 @@ export class Viewer {
   }
 
   async start() {
+    this.leaveOutGradients();
     await this.nv.attachToCanvas(this.canvas);
     new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.canvas);
+  }
+
+  /**
+   * NiiVue computes two more volumes, of gradients for its rendering in 3D, at each image and change of the window: at
+   * 512×512×300 twice 315 MB and most of the time. Nothing here shows them: keep one pixel a slice.
+   */
+  leaveOutGradients() {
+    const { nv } = this;
+    const units = [6, 8].map((unit) => WebGL2RenderingContext.TEXTURE0 + unit);
+    const make = nv.rgbaTex.bind(nv);
+    nv.rgbaTex = (texture, unit, dims, fill) => make(texture, unit, units.includes(unit) ? [3, 1, 1, dims[3]] : dims, fill);
   }
 
   /** Read an image; return it, to be shown by `show` if it is still wanted then. */
@@ -55,7 +65,7 @@ export class Viewer {
     const dims = perm.map((axis) => shape[Math.abs(axis) - 1]);
     const step = perm.map((axis) => Math.sign(axis) * strides[Math.abs(axis) - 1]);
     const origin = step.reduce((sum, s, a) => sum + (s < 0 ? -s * (dims[a] - 1) : 0), 0);
-    return { dims, perm, step, origin, spacing: perm.map((axis) => spacing_mm[Math.abs(axis) - 1]) };
+    return { dims, perm, step, origin, fileShape: shape, spacing: perm.map((axis) => spacing_mm[Math.abs(axis) - 1]) };
   }
 
   /** Show an image and its drawing, from the middle of the volume. */
@@ -64,6 +74,7 @@ export class Viewer {
     this.nv.addVolume(image);
     this.drawing = drawing;
     this.overlay = null;
+    this.touched = null;
     const dims = drawing.layout.dims;
     this.nv.drawTexture = this.nv.r8Tex(this.nv.drawTexture, this.nv.gl.TEXTURE0 + DRAW_UNIT, [3, ...dims], false);
     this.position = dims.map((n) => Math.floor(n / 2));
@@ -76,8 +87,19 @@ export class Viewer {
   setPlane(plane) {
     this.plane = plane;
     this.nv.opts.crosshairWidth = plane === "multi" ? 0.5 : 0;
-    this.nv.setSliceType(PLANES[plane]);
+    this.nv.opts.sliceType = PLANES[plane];
     this.draw();
+  }
+
+  /** All three planes: the axial one large, the others beside or, on an upright screen, below it. */
+  arrange() {
+    const wide = this.canvas.clientWidth > this.canvas.clientHeight;
+    const place = (x, y, width, height) => (wide ? [x, y, width, height] : [y, x, height, width]);
+    this.nv.customLayout = this.plane !== "multi" ? null : [
+      { sliceType: SLICE_TYPE.AXIAL, position: place(0, 0, 0.63, 1) },
+      { sliceType: SLICE_TYPE.CORONAL, position: place(0.64, 0, 0.36, 0.495) },
+      { sliceType: SLICE_TYPE.SAGITTAL, position: place(0.64, 0.505, 0.36, 0.495) },
+    ];
   }
 
   /** Change how drawing and overlay look: opacity (0 to 1), showDrawing, structures (their number). */
@@ -119,10 +141,25 @@ export class Viewer {
     this.draw();
   }
 
+  /** Send a box as `upload` does, together with others, before the next picture. */
+  touch([low, high]) {
+    if (this.touched) {
+      this.touched = [low.map((v, a) => Math.min(v, this.touched[0][a])), high.map((v, a) => Math.max(v, this.touched[1][a]))];
+      return;
+    }
+    this.touched = [low, high];
+    requestAnimationFrame(() => {
+      const box = this.touched;
+      this.touched = null;
+      if (box) this.upload(...box);
+    });
+  }
+
   draw() {
     if (!this.nv.volumes.length) return;
     const dims = this.drawing.layout.dims;
     this.nv.scene.crosshairPos = this.position.map((v, a) => (v + 0.5) / dims[a]);
+    this.arrange();
     this.nv.drawScene();
     this.onDraw();
   }
@@ -215,8 +252,19 @@ export class Viewer {
     const image = this.nv.volumes[0];
     image.cal_min = low;
     image.cal_max = Math.max(high, low + 1e-6 * Math.max(1, Math.abs(low)));
+    this.canvas.style.filter = "";
     this.nv.updateGLVolume();
     this.draw();
+  }
+
+  /** Show another window for the moment, by a filter of the picture: quick for volumes of any size. */
+  previewWindow(low, high) {
+    const [from, to] = this.window();
+    for (const part of document.querySelectorAll("#window feComponentTransfer > *")) {
+      part.setAttribute("slope", (to - from) / (high - low));
+      part.setAttribute("intercept", (from - low) / (high - low));
+    }
+    this.canvas.style.filter = "url(#window)";
   }
 
   /** Window by what the image holds, without its darkest and brightest 2 %. */
