@@ -54,6 +54,8 @@ class Annotate:
         from discoseg.web.serve import STATIC, require_page, serve
 
         require_page(STATIC)
+        if self.run_folder is not None and not (self.run_folder / "config.toml").is_file():
+            raise UserError(f"--run {self.run_folder}: no run folder, it has no config.toml")
         dataset = find_dataset(self.dataset)
         structures = dataset.label_values(self.label)
         values = list(structures.values())
@@ -78,5 +80,5 @@ class Annotate:
         annotator = Annotator(dataset, out, structures=structures, book=book)
         if book is not None and self.atlas != kept:
             book.save(kept)
-        serve(annotator, host=self.host, port=self.port, browser=self.browser)
+        serve(annotator, run=self.run_folder, preset=self.preset, host=self.host, port=self.port, browser=self.browser)
         return 0

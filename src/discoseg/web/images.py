@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
 from discoseg.data.files import channel_of, file_of, image_suffix
 from discoseg.data.layouts import Case
-from discoseg.data.volume import Volume, read_volume, write_volume
+from discoseg.data.volume import Volume, read_geometry, read_volume, write_volume
 
 
 class Images:
@@ -27,8 +25,7 @@ class Images:
     def geometry(self, case: str) -> Volume:
         """Return a volume of the geometry of a case's image; its voxels, all 0, take no memory."""
         if case not in self._geometries:
-            volume = read_volume(self._cases[case].images[0])
-            self._geometries[case] = volume.like(np.broadcast_to(np.uint8(0), volume.shape))
+            self._geometries[case] = read_geometry(self._cases[case].images[0])
         return self._geometries[case]
 
     def name(self, case: str) -> str:

@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -28,14 +29,24 @@ def require_page(static: Path) -> None:
 
 
 def serve(
-    annotator: Annotator, *, host: str = "127.0.0.1", port: int = 0, browser: bool = True, static: Path = STATIC
+    annotator: Annotator,
+    *,
+    run: Path | None = None,
+    preset: str = "default",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    browser: bool = True,
+    static: Path = STATIC,
 ) -> None:
-    """Serve a dataset until the process is interrupted; print the address, and open it in a ``browser``."""
+    """Serve a dataset until the process is interrupted; print the address, and open it in a ``browser``.
+
+    ``run`` and ``preset`` are those of :func:`discoseg.web.app.create_app`.
+    """
     require_page(static)
     listening = _listen(host, port)
     port = listening.getsockname()[1]
     token = _token(annotator.out / ".token")
-    app = create_app(annotator, static)
+    app = create_app(annotator, static, run=run, preset=preset)
     guard = Guard(app, token=token, host=host, port=port)
     if not is_loopback(host):
         print(
@@ -51,7 +62,9 @@ def serve(
     config = uvicorn.Config(
         guard, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3
     )
-    _Server(config, app.state.hub).run(sockets=[listening])
+    with suppress(KeyboardInterrupt):  # which uvicorn raises once it has ended
+        _Server(config, app.state.hub).run(sockets=[listening])
+    annotator.store.close()
 
 
 class _Server(uvicorn.Server):

@@ -9,7 +9,8 @@ import csv
 import io
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,12 @@ class Store:
             except FileNotFoundError:  # another thread has just replaced them
                 if self.record(case) == record:
                     raise
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Let nothing change while the block runs."""
+        with self._change:
+            yield
 
     def show(self, case: str) -> None:
         """Remember the case that is shown."""
