@@ -6,6 +6,8 @@ export class Offline extends Error {}
 /** Another window changed the case in the meantime. */
 export class Conflict extends Error {}
 
+const LISTEN_AGAIN_MS = 2000;
+
 async function request(method, path, { json, body, headers = {} } = {}) {
   const options = { method, headers: { ...headers }, credentials: "same-origin", cache: "no-store" };
   if (json !== undefined) {
@@ -24,11 +26,11 @@ async function request(method, path, { json, body, headers = {} } = {}) {
   if (response.status === 403) {
     throw new Offline("The server was started anew: open the address it printed, then this page goes on as well.");
   }
-  if (response.status >= 500) throw new Offline(`The server failed (${response.status}). This page keeps trying.`);
   const detail = await response.json().then(
     (content) => (typeof content.detail === "string" ? content.detail : JSON.stringify(content.detail ?? content)),
-    () => response.statusText,
+    () => response.statusText || String(response.status),
   );
+  if (response.status >= 500) throw new Offline(`The server failed: ${detail}. This page keeps trying.`);
   const error = response.status === 409 ? new Conflict(detail) : new Error(detail);
   error.status = response.status;
   throw error;
@@ -75,12 +77,15 @@ export const getTraining = () => json("GET", "/api/training");
 export const startTraining = (settings) => json("POST", "/api/training", settings);
 export const stopTraining = () => json("DELETE", "/api/training");
 
-/** Listen to what other windows and trainings do; `onOpen` runs at every (re)connection. */
-export function listen(onEvent, onOpen) {
+/** Listen to what other windows and trainings do; `onOpen` runs at every (re)connection, `onLost` where it breaks. */
+export function listen({ onEvent, onOpen, onLost }) {
   const source = new EventSource("/api/events");
   source.onmessage = (message) => onEvent(JSON.parse(message.data));
   source.onopen = onOpen;
-  return source;
+  source.onerror = () => {
+    onLost();
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => listen({ onEvent, onOpen, onLost }), LISTEN_AGAIN_MS);
+  };
 }
 
 async function gunzip(response) {

@@ -1,18 +1,22 @@
 // The keyboard: one table, from which the help is made as well.
 
+const MOVES = /^(Arrow|Page|Home|End|Tab)/; // what a slider does by itself
+
 /**
  * Listen to the keyboard. table: [{group, keys: ["z", "ctrl+z"], text, run(event)}]; a key is named by what it types, or
  * by its name, with "ctrl+", "alt+" or "shift+" before it (shift only where the name does not say it: "shift+arrowup").
  */
 export function listenToKeys(table) {
+  document.addEventListener("change", (event) => event.target.matches("select") && event.target.blur());
   const actions = new Map(table.flatMap((entry) => entry.keys.map((key) => [key, entry])));
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest?.("input, select, textarea");
-    if (typing) {
-      if (event.key === "Escape" || (event.key === "Enter" && !typing.form)) typing.blur();
+    const field = event.target.closest?.("input, select");
+    if (field && (field.type !== "range" || MOVES.test(event.key))) {
+      if (event.key === "Escape" || (event.key === "Enter" && !field.form)) field.blur();
       return;
     }
-    if (event.target.closest?.("button, summary") && (event.key === "Enter" || event.key === " ")) return;
+    if (document.querySelector("dialog[open]") && event.key !== "?") return;
+    if (event.target.closest?.("button") && (event.key === "Enter" || event.key === " ")) return;
     const entry = actions.get(nameOf(event));
     if (!entry) return;
     event.preventDefault();

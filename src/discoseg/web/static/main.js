@@ -85,7 +85,11 @@ class Page {
   async start(dataset) {
     await this.viewer.start();
     this.showStatus("saved", "Saved");
-    api.listen((event) => this.hear(event), () => this.catchUp());
+    api.listen({
+      onEvent: (event) => this.hear(event),
+      onOpen: () => this.catchUp().catch((error) => this.notice(error.message)),
+      onLost: () => this.lose(),
+    });
     const wanted = decodeURIComponent(location.hash.slice(1));
     const names = dataset.cases.map((entry) => entry.name);
     await this.open([wanted, dataset.shown, names[0]].find((name) => names.includes(name)));
@@ -102,11 +106,17 @@ class Page {
 
   /** After a (re)connection: what happened in the meantime. */
   async catchUp() {
+    if (!this.annotator.saver.busy) this.showStatus("saved", "Saved");
     const [dataset, training] = await Promise.all([api.getDataset(), api.getTraining()]);
     this.learn(dataset);
     this.training.show(training);
     const open = dataset.cases.find((entry) => entry.name === this.annotator.drawing?.name);
     if (open) await this.annotator.noticeChange(open.name, open.revision);
+  }
+
+  /** The connection broke: say so at once, not at the next stroke. */
+  lose() {
+    if (!this.annotator.saver.busy) this.showStatus("offline", "The server does not answer; this page keeps trying.");
   }
 
   hear(event) {
@@ -336,7 +346,7 @@ class Page {
   showStatus(status, message) {
     this.status = status;
     $("save").className = status;
-    $("save").textContent = { saved: "Saved", saving: "Saving…", offline: "Offline, retrying…" }[status];
+    $("save").textContent = { saved: "Saved", saving: "Saving…", offline: "Offline" }[status];
     $("save").title = message;
     if (status === "offline") this.notice(message, { stay: true });
     else if (this.noticeStays) this.notice("");

@@ -15,7 +15,6 @@ export class TrainingPanel {
   constructor({ form, start, stop, status, bar, charts }, { onEpoch, onNotice }) {
     this.elements = { form, start, stop, status, bar, charts };
     this.onEpoch = onEpoch;
-    this.state = "idle";
     const attempt = async (action) => {
       try {
         this.show(await action());
@@ -25,33 +24,35 @@ export class TrainingPanel {
     };
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const fields = new FormData(form);
-      const settings = { method: fields.get("method"), epochs: Number(fields.get("epochs")) };
-      const name = fields.get("name").trim();
-      attempt(() => api.startTraining(name ? { ...settings, name } : settings));
+      const given = [...new FormData(form)].filter(([, value]) => value.trim() !== "");
+      const settings = Object.fromEntries(given.map(([key, value]) => [key, key === "epochs" ? Number(value) : value.trim()]));
+      attempt(() => api.startTraining(settings));
     });
     stop.addEventListener("click", () => attempt(api.stopTraining));
   }
 
   show(training) {
     if (!training) return;
-    const { start, stop, status, bar, charts } = this.elements;
+    const { form, start, stop, status, bar, charts } = this.elements;
     const { state, epoch, epochs, name, message, seconds } = training;
+    const stopped = state === "idle" && name && message;
+    if (stopped && active(this.training?.state)) form.elements.name.value = name; // by its name it can go on
     this.training = training;
     start.disabled = active(state);
-    stop.disabled = state !== "running";
-    bar.hidden = state === "idle";
+    stop.disabled = !active(state);
+    stop.textContent = state === "stopping" ? "Stop now" : "Stop";
+    bar.hidden = !name;
     bar.max = epochs || 1;
     bar.value = epoch || 0;
     const passed = seconds ? `, ${Math.round(seconds)} s` : "";
     const sentences = {
-      idle: "Trains on the cases that are begun or done.",
+      idle: stopped ? message : "Trains on the cases that are begun or done.",
       running: epoch ? `${name}: epoch ${epoch} of ${epochs}${passed}` : `${name}: preparing…`,
       stopping: `${name}: stops after this epoch…`,
       finished: `${name}: finished, ${epoch} of ${epochs} epochs${passed}`,
-      failed: `${name}: failed`,
+      failed: `${name} failed: ${message}`,
     };
-    status.textContent = sentences[state] + (message && state !== "running" ? `. ${message}` : "");
+    status.textContent = sentences[state];
     status.className = state;
     charts.replaceChildren();
     for (const { title, lines, ...options } of CHARTS) {
