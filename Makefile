@@ -24,6 +24,8 @@ web: src/discoseg/web/static/vendor/niivue.umd.js
 src/discoseg/web/static/vendor/niivue.umd.js: web/package.json web/package-lock.json
 	cd web && npm ci --ignore-scripts --no-audit --no-fund
 	mkdir -p $(@D)
+	(cat web/niivue-licence.txt; cd web/node_modules; for file in */[Ll][Ii][Cc]* @*/*/[Ll][Ii][Cc]*; do \
+	    printf '\n%s, a part of it\n\n' "$$file"; cat "$$file"; done) > $(@D)/LICENSES.txt
 	cp web/node_modules/@niivue/niivue/dist/niivue.umd.js $@
 
 $(VENV)/ready: pyproject.toml constraints.txt
