@@ -21,13 +21,20 @@ export class Annotator {
     this.info = null; // of the open case, as the server tells it
     this.drawing = null;
     this.known = new Map(); // the latest information of each case that was opened
+    this.heard = new Map(); // the latest revision of each case that the server told of
     this.wanted = null;
-    this.saver = new Saver(hooks.onStatus, (operation, error) => this.solve(operation, error));
+    const onStatus = (status, message) => {
+      hooks.onStatus(status, message);
+      if (status === "saved" && this.drawing) this.noticeChange(this.drawing.name).catch(() => {}); // else when we save
+    };
+    this.saver = new Saver(onStatus, (operation, error) => this.solve(operation, error));
   }
 
   /** Open a case; return false where another one was asked for in the meantime. */
   async open(name) {
+    this.finishStroke();
     this.wanted = name;
+    this.drawing = this.info = null; // nobody annotates the last case by mistake while this one loads
     const info = await api.getCase(name);
     const [image, { labels }] = await Promise.all([
       this.viewer.fetch(api.imageUrl(name, info.image), info.image),
@@ -49,7 +56,9 @@ export class Annotator {
     this.hooks.onState(info.name, info.state);
     if (this.drawing?.name === info.name) {
       // Clicks and bounds that are not saved yet are kept as the user sees them.
-      const waiting = this.saver.queue.slice(1).filter((operation) => operation.name === info.name && operation.pretend);
+      const waiting = this.saver.queue
+        .slice(1)
+        .filter((operation) => operation.name === info.name && operation.pretend);
       this.info = waiting.reduce((seen, operation) => operation.pretend(seen), structuredClone(info));
       this.hooks.onCase(this.info);
     }
@@ -62,23 +71,28 @@ export class Annotator {
     const labels = drawing.labels;
     await this.fetchLabels(drawing);
     this.learn(info);
-    return differ(labels, drawing.labels) || !same(before?.clicks, info.clicks) || !same(before?.bounds_ml, info.bounds_ml);
+    return (
+      differ(labels, drawing.labels) || !same(before?.clicks, info.clicks) || !same(before?.bounds_ml, info.bounds_ml)
+    );
   }
 
   async fetchLabels(drawing) {
     const { labels } = await api.getLabels(drawing.name);
-    if (drawing.stroke) this.finishStroke();
+    const midway = drawing.stroke !== null;
+    if (midway) this.finishStroke();
     drawing.replace(labels);
+    if (midway) drawing.beginStroke();
     if (drawing === this.drawing) {
       this.viewer.upload();
       this.hooks.onDrawing();
     }
   }
 
-  /** Another window changed a case: show it, unless we are about to find out by saving. */
-  async noticeChange(name, revision) {
+  /** A case is at `revision`: if another window changed it, show that, unless we are about to find out by saving. */
+  async noticeChange(name, revision = 0) {
+    this.heard.set(name, Math.max(revision, this.heard.get(name) ?? 0));
     const known = this.known.get(name);
-    if (this.drawing?.name !== name || this.saver.busy || !known || revision <= known.revision) return;
+    if (this.drawing?.name !== name || this.saver.busy || !known || this.heard.get(name) <= known.revision) return;
     const changed = await this.reload(this.drawing);
     if (changed) this.hooks.onNotice("Another window changed this case; its version is shown.");
   }
@@ -88,8 +102,8 @@ export class Annotator {
   /** Put the click of a structure (its name) on a voxel of the file, or take it away (null). */
   click(label, voxel, { remember = true } = {}) {
     const { drawing } = this;
-    const before = this.info.clicks[label] ?? null;
-    if (same(before, voxel)) return;
+    const before = this.info?.clicks[label] ?? null;
+    if (!drawing || !label || same(before, voxel)) return;
     if (remember) drawing.remember({ label, before, after: voxel });
     this.operate({
       drawing,
@@ -114,6 +128,7 @@ export class Annotator {
 
   setBounds(label, bounds) {
     const { drawing } = this;
+    if (!drawing) return;
     this.operate({
       drawing,
       key: `bounds ${drawing.name} ${label}`,
@@ -130,6 +145,7 @@ export class Annotator {
 
   setState(state) {
     const { drawing } = this;
+    if (!drawing) return;
     this.operate({
       drawing,
       key: `state ${drawing.name}`,
@@ -143,20 +159,21 @@ export class Annotator {
   }
 
   paint(point, axis, radius, value) {
+    if (!this.drawing?.stroke) return; // another case was opened meanwhile
     this.viewer.touch(this.drawing.disc(point, axis, radius, value));
     this.hooks.onDrawing();
   }
 
   finishStroke() {
-    if (this.drawing.stroke && this.drawing.endStroke()) this.saveDrawing();
+    if (this.drawing?.stroke && this.drawing.endStroke()) this.saveDrawing();
   }
 
   undo() {
-    this.step(this.drawing.undoable, this.drawing.redoable, false);
+    if (this.drawing) this.step(this.drawing.undoable, this.drawing.redoable, false);
   }
 
   redo() {
-    this.step(this.drawing.redoable, this.drawing.undoable, true);
+    if (this.drawing) this.step(this.drawing.redoable, this.drawing.undoable, true);
   }
 
   step(from, to, forwards) {

@@ -47,7 +47,8 @@ export const putShown = (name) => request("POST", "/api/shown", { json: { case: 
 export const putClick = (name, label, voxel, revision) => json("PUT", path(name, "/click"), { label, voxel, revision });
 export const deleteClick = (name, label, revision) =>
   json("DELETE", path(name, `/click?${new URLSearchParams({ label, revision })}`));
-export const putBounds = (name, bounds, revision) => json("PUT", path(name, "/bounds"), { bounds_ml: bounds, revision });
+export const putBounds = (name, bounds, revision) =>
+  json("PUT", path(name, "/bounds"), { bounds_ml: bounds, revision });
 export const putState = (name, state, revision) => json("PUT", path(name, "/state"), { state, revision });
 
 /** Return the drawing and the revision that it belongs to. */
@@ -77,15 +78,27 @@ export const getTraining = () => json("GET", "/api/training");
 export const startTraining = (settings) => json("POST", "/api/training", settings);
 export const stopTraining = () => json("DELETE", "/api/training");
 
-/** Listen to what other windows and trainings do; `onOpen` runs at every (re)connection, `onLost` where it breaks. */
+/**
+ * Listen to what other windows and trainings do, while the page can be seen: a browser opens six connections to a server
+ * at most, and hidden tabs would hold them. `onOpen` runs at every (re)connection, `onLost` where one breaks.
+ */
 export function listen({ onEvent, onOpen, onLost }) {
-  const source = new EventSource("/api/events");
-  source.onmessage = (message) => onEvent(JSON.parse(message.data));
-  source.onopen = onOpen;
-  source.onerror = () => {
-    onLost();
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => listen({ onEvent, onOpen, onLost }), LISTEN_AGAIN_MS);
+  let source = null;
+  const connect = () => {
+    source = new EventSource("/api/events");
+    source.onmessage = (message) => onEvent(JSON.parse(message.data));
+    source.onopen = onOpen;
+    source.onerror = () => {
+      onLost();
+      if (source?.readyState === EventSource.CLOSED) setTimeout(connect, LISTEN_AGAIN_MS);
+    };
   };
+  document.addEventListener("visibilitychange", () => {
+    source?.close();
+    source = null;
+    if (!document.hidden) connect();
+  });
+  connect();
 }
 
 async function gunzip(response) {

@@ -73,10 +73,19 @@ export class CaseList {
       const rank = this.suggested.indexOf(entry.name) + 1;
       if (entry.name === this.current) row.setAttribute("aria-current", "true");
       row.setAttribute("aria-label", `${entry.name}, ${entry.state}${rank ? `, suggestion ${rank}` : ""}`);
-      const parts = [["mark", MARKS[entry.state]], ["name", entry.name], ["star", rank ? `★${rank}` : ""]];
-      row.append(...parts.map(([kind, text]) => Object.assign(document.createElement("span"), { className: kind, textContent: text })));
+      const parts = [
+        ["mark", MARKS[entry.state]],
+        ["name", entry.name],
+        ["star", rank ? `★${rank}` : ""],
+      ];
+      row.append(
+        ...parts.map(([kind, text]) =>
+          Object.assign(document.createElement("span"), { className: kind, textContent: text }),
+        ),
+      );
       row.title = [entry.name, entry.group, rank && `suggested as number ${rank}: network and proposals disagree here`]
-        .filter(Boolean).join(" · ");
+        .filter(Boolean)
+        .join(" · ");
       return row;
     });
     this.elements.list.replaceChildren(...rows);

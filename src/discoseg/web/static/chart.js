@@ -38,7 +38,9 @@ export function drawChart(root, title, lines, { log = false, low, high, epochs }
   add(svg, "text", { x: LEFT, y: HEIGHT - 2 }, "1");
   add(svg, "text", { x: WIDTH - 6, y: HEIGHT - 2, class: "end" }, String(epochs ?? ""));
   lines.forEach((line, at) => {
-    const points = line.values.filter(([, v]) => !log || v > 0).map(([epoch, v]) => `${x(epoch).toFixed(1)},${y(v).toFixed(1)}`);
+    const points = line.values
+      .filter(([, v]) => !log || v > 0)
+      .map(([epoch, v]) => `${x(epoch).toFixed(1)},${y(v).toFixed(1)}`);
     add(svg, "polyline", { points: points.join(" "), class: `line line${at}` });
     const [cx, cy] = (points.at(-1) ?? "0,0").split(",");
     if (points.length) add(svg, "circle", { cx, cy, r: 2.2, class: `dot line${at}` });

@@ -1,8 +1,15 @@
 // Colours of the classes, and the table by which the viewer colours drawing and overlay at once.
 
 const STRUCTURES = [
-  [255, 84, 89], [43, 149, 255], [255, 176, 0], [47, 190, 97], [196, 100, 245],
-  [255, 122, 24], [20, 184, 200], [245, 90, 160], [140, 200, 40],
+  [255, 84, 89],
+  [43, 149, 255],
+  [255, 176, 0],
+  [47, 190, 97],
+  [196, 100, 245],
+  [255, 122, 24],
+  [20, 184, 200],
+  [245, 90, 160],
+  [140, 200, 40],
 ];
 const BACKGROUND = [140, 155, 180];
 
@@ -27,7 +34,7 @@ export function makeTable(structures, opacity, showDrawing) {
     const drawn = showDrawing ? value % base : 0;
     const other = Math.floor(value / base);
     const background = drawn > structures;
-    const alpha = drawn ? (background ? 0.45 : 1) * opacity : 0.35 * opacity;
+    const alpha = drawn ? (background ? 0.3 : 1) * opacity : 0.35 * opacity;
     if (drawn) table.set([...colourOf(drawn, structures), 255 * alpha], value * 4);
     else if (other && other <= structures) table.set([...colourOf(other, structures), 255 * alpha], value * 4);
   }

@@ -30,23 +30,43 @@ function nameOf(event) {
   return `${event.ctrlKey || event.metaKey ? "ctrl+" : ""}${event.altKey ? "alt+" : ""}${shift}${key}`;
 }
 
-const SHOWN = { arrowup: "↑", arrowdown: "↓", arrowleft: "←", arrowright: "→", pageup: "Page ↑", pagedown: "Page ↓", enter: "Enter", delete: "Del", escape: "Esc", backspace: "⌫", home: "Home" };
-const pretty = (key) => key.split(/\+(?=.)/).map((part) => SHOWN[part] ?? (part.length > 1 ? part[0].toUpperCase() + part.slice(1) : part.toUpperCase())).join(" ");
+const SHOWN = {
+  arrowup: "↑",
+  arrowdown: "↓",
+  arrowleft: "←",
+  arrowright: "→",
+  pageup: "Page ↑",
+  pagedown: "Page ↓",
+  enter: "Enter",
+  delete: "Del",
+  escape: "Esc",
+  backspace: "⌫",
+  home: "Home",
+};
+const pretty = (key) =>
+  key
+    .split(/\+(?=.)/)
+    .map((part) => SHOWN[part] ?? (part.length > 1 ? part[0].toUpperCase() + part.slice(1) : part.toUpperCase()))
+    .join(" ");
 
 /** Fill `root` with the table's groups, a line for each text. */
 export function writeHelp(root, table, further) {
   const groups = Map.groupBy([...table, ...further], (entry) => entry.group);
-  root.replaceChildren(...[...groups].map(([title, entries]) => {
-    const section = document.createElement("section");
-    const heading = Object.assign(document.createElement("h3"), { textContent: title });
-    const list = document.createElement("dl");
-    for (const [text, same] of Map.groupBy(entries, (entry) => entry.text)) {
-      const keys = document.createElement("dt");
-      const names = same.flatMap((entry) => entry.shown ?? entry.keys.map(pretty));
-      keys.append(...names.slice(0, 4).map((name) => Object.assign(document.createElement("kbd"), { textContent: name })));
-      list.append(keys, Object.assign(document.createElement("dd"), { textContent: text }));
-    }
-    section.append(heading, list);
-    return section;
-  }));
+  root.replaceChildren(
+    ...[...groups].map(([title, entries]) => {
+      const section = document.createElement("section");
+      const heading = Object.assign(document.createElement("h3"), { textContent: title });
+      const list = document.createElement("dl");
+      for (const [text, same] of Map.groupBy(entries, (entry) => entry.text)) {
+        const keys = document.createElement("dt");
+        const names = same.flatMap((entry) => entry.shown ?? entry.keys.map(pretty));
+        keys.append(
+          ...names.slice(0, 4).map((name) => Object.assign(document.createElement("kbd"), { textContent: name })),
+        );
+        list.append(keys, Object.assign(document.createElement("dd"), { textContent: text }));
+      }
+      section.append(heading, list);
+      return section;
+    }),
+  );
 }

@@ -9,24 +9,16 @@ import { Overlays } from "./overlays.js";
 import { listenToPointer } from "./pointer.js";
 import { StructurePanel } from "./structures.js";
 import { keyTable, MOUSE } from "./table.js";
+import { Tools } from "./tools.js";
 import { TrainingPanel } from "./training.js";
 import { Viewer } from "./viewer.js";
 
 const $ = (id) => document.getElementById(id);
-const DIAMETERS_MM = [0, 1, 2, 3, 4, 6, 8, 10, 14, 20, 30, 45]; // 0: the one voxel under the pointer
-
-const defaults = { plane: "axial", tool: "click", label: 1, brush: 5, opacity: 0.5 };
-const settings = { ...defaults, ...JSON.parse(localStorage.getItem("discoseg") ?? "{}") };
-const keep = () => localStorage.setItem("discoseg", JSON.stringify(settings));
-
 class Page {
   constructor(dataset) {
     this.names = dataset.structures.map((structure) => structure.name);
-    this.shown = true;
     this.predicted = null;
-    this.viewer = new Viewer($("picture"));
-    this.viewer.plane = settings.plane;
-    this.viewer.look = { opacity: settings.opacity, showDrawing: true, structures: this.names.length };
+    this.viewer = new Viewer($("picture"), this.names.length);
     this.viewer.onDraw = () => this.showPosition();
     this.annotator = new Annotator(this.viewer, this.names, {
       onCase: (info) => this.showCase(info),
@@ -35,14 +27,30 @@ class Page {
       onStatus: (status, message) => this.showStatus(status, message),
       onNotice: (message) => this.notice(message),
     });
-    this.cases = new CaseList({ list: $("cases"), filter: $("filter"), states: $("states"), count: $("count") }, (name) => this.open(name));
+    this.cases = new CaseList(
+      { list: $("cases"), filter: $("filter"), states: $("states"), count: $("count") },
+      (name) => this.open(name),
+    );
     this.panel = new StructurePanel($("structures"), this.names, {
-      onChoose: (value) => this.choose(value),
+      onChoose: (value) => this.tools.choose(value),
       onBounds: (label, bounds) => this.annotator.setBounds(label, bounds),
     });
-    this.overlays = new Overlays({ run: $("run"), kind: $("kind") }, (mask, message) => this.showOverlay(mask, message));
+    this.tools = new Tools(this.viewer, this.names, {
+      onLabel: (value) => this.panel.choose(value),
+      onChange: () => this.showPosition(),
+    });
+    this.overlays = new Overlays({ run: $("run"), kind: $("kind") }, (mask, message) =>
+      this.showOverlay(mask, message),
+    );
     this.training = new TrainingPanel(
-      { form: $("train"), start: $("train-start"), stop: $("train-stop"), status: $("train-status"), bar: $("train-bar"), charts: $("charts") },
+      {
+        form: $("train"),
+        start: $("train-start"),
+        stop: $("train-stop"),
+        status: $("train-status"),
+        bar: $("train-bar"),
+        charts: $("charts"),
+      },
       { onEpoch: (training) => this.followTraining(training), onNotice: (message) => this.notice(message) },
     );
     this.learn(dataset);
@@ -50,21 +58,22 @@ class Page {
   }
 
   bind() {
-    for (const button of document.querySelectorAll("[data-plane]")) button.onclick = () => this.setPlane(button.dataset.plane);
-    for (const button of document.querySelectorAll("[data-tool]")) button.onclick = () => this.setTool(button.dataset.tool);
     const actions = {
-      undo: () => this.annotator.undo(), redo: () => this.annotator.redo(), accept: () => this.accept(),
-      reopen: () => this.annotator.setState("begun"), "auto-window": () => this.viewer.autoWindow(),
-      "help-button": () => this.help(), "help-close": () => $("help").close(),
+      undo: () => this.annotator.undo(),
+      redo: () => this.annotator.redo(),
+      accept: () => this.accept(),
+      reopen: () => this.annotator.setState("begun"),
+      "auto-window": () => this.viewer.autoWindow(),
+      "help-button": () => this.help(),
+      "help-close": () => $("help").close(),
     };
     for (const [id, action] of Object.entries(actions)) $(id).onclick = action;
-    $("brush").oninput = () => this.setBrush(Number($("brush").value));
-    $("opacity").oninput = () => this.setOpacity(Number($("opacity").value));
     $("slice").oninput = () => this.goToSlice(Number($("slice").value));
-    listenToPointer($("surface"), this.viewer, () => this.tool(), {
+    listenToPointer($("surface"), this.viewer, () => this.tools.inHand(), {
+      ready: () => this.annotator.drawing !== null,
       click: (point) => this.click(point),
       beginStroke: () => this.annotator.beginStroke(),
-      paint: (point, axis) => this.annotator.paint(point, axis, this.tool().radius, this.tool().value),
+      paint: (point, axis) => this.paint(point, axis),
       finishStroke: () => this.annotator.finishStroke(),
       hover: (spot) => this.hover(spot),
       wheelStep: (axis, step) => this.stepSlice(step, axis),
@@ -75,11 +84,7 @@ class Page {
     window.addEventListener("beforeunload", (event) => {
       if (this.annotator.saver.busy) event.preventDefault();
     });
-    this.setTool(settings.tool);
-    this.setPlane(settings.plane);
-    this.setBrush(settings.brush);
-    this.setOpacity(settings.opacity);
-    this.choose(Math.min(settings.label, this.names.length));
+    this.tools.start();
   }
 
   async start(dataset) {
@@ -156,73 +161,23 @@ class Page {
 
   // Tools --------------------------------------------------------------------------------------------------------
 
-  tool() {
-    const value = settings.tool === "eraser" ? 0 : settings.label;
-    return { kind: settings.tool === "click" ? "click" : "brush", radius: DIAMETERS_MM[settings.brush] / 2, value };
-  }
-
-  setTool(tool) {
-    if (tool === "click" && settings.label > this.names.length) this.choose(1);
-    settings.tool = tool;
-    keep();
-    for (const button of document.querySelectorAll("[data-tool]")) button.setAttribute("aria-pressed", String(button.dataset.tool === tool));
-    $("stage").dataset.tool = tool;
-    this.hover(this.spot);
-  }
-
-  /** Make a class active: 1…K, or K+1 for background, which is painted, not clicked. */
-  choose(value) {
-    if (value < 1 || value > this.names.length + 1) return;
-    settings.label = value;
-    keep();
-    this.panel.choose(value);
-    if (settings.tool === "eraser" || (settings.tool === "click" && value > this.names.length)) this.setTool("brush");
-    this.showPosition();
-    this.hover(this.spot);
-  }
-
-  setBrush(step) {
-    settings.brush = Math.min(DIAMETERS_MM.length - 1, Math.max(0, step));
-    keep();
-    $("brush").value = settings.brush;
-    $("brush-size").textContent = settings.brush ? `⌀ ${DIAMETERS_MM[settings.brush]} mm` : "1 voxel";
-    this.hover(this.spot);
-  }
-
-  setOpacity(opacity) {
-    settings.opacity = Math.min(1, Math.max(0, opacity));
-    keep();
-    $("opacity").value = settings.opacity;
-    this.viewer.colour({ opacity: settings.opacity, showDrawing: this.shown });
-  }
-
-  toggleDrawing() {
-    this.shown = !this.shown;
-    $("stage").classList.toggle("bare", !this.shown);
-    this.setOpacity(settings.opacity);
-  }
-
-  setPlane(plane) {
-    settings.plane = plane;
-    keep();
-    for (const button of document.querySelectorAll("[data-plane]")) button.setAttribute("aria-pressed", String(button.dataset.plane === plane));
-    this.viewer.setPlane(plane);
+  paint(point, axis) {
+    const { radius, value } = this.tools.inHand();
+    this.annotator.paint(point, axis, radius, value);
   }
 
   click(point) {
-    const label = this.names[settings.label - 1];
     this.viewer.goTo(point);
-    this.annotator.click(label, this.annotator.drawing.toFile(this.viewer.position));
+    this.annotator.click(this.tools.structure, this.annotator.drawing.toFile(this.viewer.position));
   }
 
   removeClick() {
-    this.annotator.click(this.names[settings.label - 1], null);
+    this.annotator.click(this.tools.structure, null);
   }
 
   /** Move the active structure's click by voxels on the screen (right, down) or across slices; false without one. */
   nudge(right, down, across) {
-    const label = this.names[settings.label - 1];
-    const voxel = settings.tool === "click" && this.annotator.info?.clicks[label];
+    const voxel = this.tools.tool === "click" && this.annotator.info?.clicks[this.tools.structure];
     if (!voxel) return false;
     const tile = this.viewer.tiles()[0];
     const position = this.viewer.drawing.fromFile(voxel);
@@ -235,7 +190,7 @@ class Page {
   }
 
   goToClick() {
-    const voxel = this.annotator.info?.clicks[this.names[settings.label - 1]];
+    const voxel = this.annotator.info?.clicks[this.tools.structure];
     if (voxel) this.viewer.goTo(this.viewer.drawing.fromFile(voxel));
   }
 
@@ -278,13 +233,18 @@ class Page {
 
   showSizes() {
     const { drawing, info } = this.annotator;
-    if (!drawing || info?.name !== drawing.name) return;
+    if (!drawing || !info) return;
     this.panel.showSizes(drawing.volumesMl(), this.predicted);
     $("undo").disabled = !drawing.undoable.length;
     $("redo").disabled = !drawing.redoable.length;
     const clicked = Object.keys(info.clicks).length;
-    const seeds = this.hasAtlas ? "the atlas marks what is certain around it" : "there is no atlas: a small ball around it is marked";
-    $("hint").textContent = clicked || drawing.counts[0] < drawing.labels.length ? "" : `Click the centre of ${this.names[settings.label - 1] ?? this.names[0]}: ${seeds}.`;
+    const seeds = this.hasAtlas
+      ? "the atlas marks what is certain around it"
+      : "there is no atlas: a small ball around it is marked";
+    $("hint").textContent =
+      clicked || drawing.counts[0] < drawing.labels.length
+        ? ""
+        : `Click the centre of ${this.tools.structure ?? this.names[0]}: ${seeds}.`;
   }
 
   showOverlay(mask, message) {
@@ -307,7 +267,11 @@ class Page {
     const first = training.name && training.name !== this.followed?.name;
     const ended = this.followed?.state === "running" && training.state !== "running";
     this.followed = training;
-    if (first || ended) api.getDataset().then((dataset) => this.learn(dataset), () => {});
+    if (first || ended)
+      api.getDataset().then(
+        (dataset) => this.learn(dataset),
+        () => {},
+      );
     if (training.epoch && this.overlays.run.value === training.name) this.overlays.refresh();
   }
 
@@ -320,9 +284,9 @@ class Page {
     $("slice").max = count - 1;
     $("slice").value = viewer.position[axis];
     $("where").textContent = `slice ${viewer.position[axis] + 1} / ${count}`;
-    const clicks = this.shown && info?.name === drawing.name ? info.clicks : {};
-    drawMarks($("marks"), viewer, { clicks, structures: this.names, active: settings.label });
-    this.showValue();
+    const clicks = this.tools.shown && info ? info.clicks : {};
+    drawMarks($("marks"), viewer, { clicks, structures: this.names, active: this.tools.label });
+    this.hover(this.spot);
   }
 
   showValue() {
@@ -331,13 +295,15 @@ class Page {
     const spot = this.spot?.point.map(Math.round);
     const dims = this.viewer.drawing.layout.dims;
     const inside = spot?.every((v, a) => v >= 0 && v < dims[a]);
-    const under = inside ? `voxel ${this.viewer.drawing.toFile(spot).join(", ")} · value ${round(this.viewer.valueAt(spot))} · ` : "";
+    const under = inside
+      ? `voxel ${this.viewer.drawing.toFile(spot).join(", ")} · value ${round(this.viewer.valueAt(spot))} · `
+      : "";
     $("value").textContent = `${under}window ${round(low)} to ${round(high)}`;
   }
 
   hover(spot) {
     this.spot = spot;
-    const { kind, radius, value } = this.tool();
+    const { kind, radius, value } = this.tools.inHand();
     const colour = value ? css(colourOf(value, this.names.length)) : "white";
     drawBrush($("cursor"), this.viewer, kind === "brush" ? spot : null, radius, colour);
     if (this.viewer.nv.volumes.length && this.viewer.drawing) this.showValue();
@@ -365,11 +331,20 @@ class Page {
     const { annotator, viewer } = this;
     const { drawing, info } = annotator;
     return {
-      case: drawing?.name ?? null, info: structuredClone(info), counts: drawing ? [...drawing.counts] : null,
-      saved: this.status, unsaved: drawing?.unsaved.length ?? 0, undo: drawing?.undoable.length ?? 0,
-      plane: settings.plane, tool: settings.tool, label: settings.label, position: viewer.position && drawing.toFile(viewer.position),
-      window: viewer.nv.volumes.length ? viewer.window() : null, overlay: this.predicted && [...this.predicted],
-      training: this.training.training ?? null, loading: $("stage").classList.contains("loading"),
+      case: drawing?.name ?? null,
+      info: structuredClone(info),
+      counts: drawing ? [...drawing.counts] : null,
+      saved: this.status,
+      unsaved: drawing?.unsaved.length ?? 0,
+      undo: drawing?.undoable.length ?? 0,
+      plane: this.tools.plane,
+      tool: this.tools.tool,
+      label: this.tools.label,
+      position: drawing && drawing.toFile(viewer.position),
+      window: viewer.nv.volumes.length ? viewer.window() : null,
+      overlay: this.predicted && [...this.predicted],
+      training: this.training.training ?? null,
+      loading: $("stage").classList.contains("loading"),
     };
   }
 
@@ -385,7 +360,9 @@ async function begin() {
   try {
     const dataset = await api.getDataset();
     if (dataset.structures.length > MOST_STRUCTURES) {
-      throw new Error(`${dataset.structures.length} structures are too many at once: start it with --label and at most ${MOST_STRUCTURES}.`);
+      throw new Error(
+        `${dataset.structures.length} structures are too many at once: start it with --label and at most ${MOST_STRUCTURES}.`,
+      );
     }
     const page = new Page(dataset);
     window.discoseg = { state: () => page.state(), pixelOf: (voxel) => page.pixelOf(voxel) };

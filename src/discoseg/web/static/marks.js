@@ -8,7 +8,7 @@ const draw = (tag, attributes) => {
   return element;
 };
 
-/** Draw into `svg` the clicks ({label: voxel of the file}) on the viewer's tiles; those of other slices are faint. */
+/** Draw into `svg` the clicks ({label: voxel of the file}) on the viewer's tiles; those of other slices are small. */
 export function drawMarks(svg, viewer, { clicks, structures, active }) {
   const marks = [];
   for (const tile of viewer.tiles()) {
@@ -22,8 +22,9 @@ export function drawMarks(svg, viewer, { clicks, structures, active }) {
         transform: `translate(${x} ${y})`,
         stroke: css(colourOf(value, structures.length)),
       });
-      group.append(draw("circle", { r: 7, class: "halo" }), draw("circle", { r: 7 }),
-        draw("path", { d: "M-12 0H-4M4 0H12M0-12V-4M0 4V12" }));
+      const r = here ? 7 : 4;
+      group.append(draw("circle", { r, class: "halo" }), draw("circle", { r }));
+      if (here) group.append(draw("path", { d: "M-12 0H-4M4 0H12M0-12V-4M0 4V12" }));
       marks.push(group);
     }
   }
@@ -34,6 +35,8 @@ export function drawMarks(svg, viewer, { clicks, structures, active }) {
 export function drawBrush(svg, viewer, spot, radius, colour) {
   if (!spot) return svg.replaceChildren();
   const r = Math.max(2, radius * viewer.pixelsPerMm(spot.tile));
-  svg.replaceChildren(draw("circle", { cx: spot.x, cy: spot.y, r, class: "halo" }),
-    draw("circle", { cx: spot.x, cy: spot.y, r, stroke: colour }));
+  svg.replaceChildren(
+    draw("circle", { cx: spot.x, cy: spot.y, r, class: "halo" }),
+    draw("circle", { cx: spot.x, cy: spot.y, r, stroke: colour }),
+  );
 }

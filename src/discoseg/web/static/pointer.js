@@ -1,12 +1,12 @@
 // The pointer on the picture: click a centre, paint, look around (shift), window (right), move (middle), wheel.
 
 /**
- * Listen on `surface`. `tool()` returns {kind: "click" | "brush", radius (mm), value}; `act` has click(point),
+ * Listen on `surface`. `tool()` returns {kind: "click" | "brush", radius (mm), value}; `act` has ready(), click(point),
  * beginStroke(), paint(point, axis), finishStroke(), hover(spot | null), and wheelStep(axis, step).
  */
 export function listenToPointer(surface, viewer, tool, act) {
   let drag = null;
-  const ready = () => viewer.drawing !== null;
+  const { ready } = act;
 
   surface.addEventListener("contextmenu", (event) => event.preventDefault());
   surface.addEventListener("pointerdown", (event) => {
@@ -55,13 +55,17 @@ export function listenToPointer(surface, viewer, tool, act) {
   surface.addEventListener("pointercancel", end);
   surface.addEventListener("pointerleave", () => act.hover(null));
 
-  surface.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    const spot = ready() && viewer.pick(event.clientX, event.clientY);
-    if (!ready()) return;
-    if (event.ctrlKey) viewer.zoomBy(event.deltaY < 0 ? 1.15 : 1 / 1.15, spot ? spot.point : viewer.position);
-    else if (!drag || drag.kind !== "paint") act.wheelStep(viewer.axis(spot?.tile), event.deltaY < 0 ? 1 : -1);
-  }, { passive: false });
+  surface.addEventListener(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      const spot = ready() && viewer.pick(event.clientX, event.clientY);
+      if (!ready()) return;
+      if (event.ctrlKey) viewer.zoomBy(event.deltaY < 0 ? 1.15 : 1 / 1.15, spot ? spot.point : viewer.position);
+      else if (!drag || drag.kind !== "paint") act.wheelStep(viewer.axis(spot?.tile), event.deltaY < 0 ? 1 : -1);
+    },
+    { passive: false },
+  );
 }
 
 /** Sideways changes the contrast, up and down the brightness, as in other viewers. */

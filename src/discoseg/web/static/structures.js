@@ -23,8 +23,12 @@ export class StructurePanel {
     const chip = make("span", { className: "chip", textContent: key });
     chip.style.background = css(colourOf(value, this.structures.length));
     const title = background ? "Background" : name;
-    const choose = make("button", { type: "button", className: "choose", title: `Annotate ${title}${key && ` (${key})`}` },
-      chip, make("span", { className: "name", textContent: title }));
+    const choose = make(
+      "button",
+      { type: "button", className: "choose", title: `Annotate ${title}${key && ` (${key})`}` },
+      chip,
+      make("span", { className: "name", textContent: title }),
+    );
     choose.addEventListener("click", () => onChoose(value));
     const size = make("output", { className: "size" });
     size.setAttribute("aria-label", `${title}, marked volume`);
@@ -34,11 +38,18 @@ export class StructurePanel {
     if (!background) {
       const note = make("span", { className: "note" });
       row.inputs = ["least", "most"].map((end) => {
-        const input = make("input", { type: "number", min: "0", step: "any", placeholder: end === "least" ? "min" : "max" });
+        const input = make("input", {
+          type: "number",
+          min: "0",
+          step: "any",
+          placeholder: end === "least" ? "min" : "max",
+        });
         input.setAttribute("aria-label", `${name}: ${end} ml`);
         input.addEventListener("change", () => {
           const bounds = row.inputs.map((field) => (field.value === "" ? null : Number(field.value)));
-          const wrong = bounds.some((v) => v !== null && !(v >= 0)) || (bounds[0] !== null && bounds[1] !== null && bounds[0] > bounds[1]);
+          const wrong =
+            bounds.some((v) => v !== null && !(v >= 0)) ||
+            (bounds[0] !== null && bounds[1] !== null && bounds[0] > bounds[1]);
           row.inputs.forEach((field) => field.setCustomValidity(wrong ? "the least must not exceed the most" : ""));
           root.classList.toggle("wrong", wrong);
           if (wrong) input.reportValidity();

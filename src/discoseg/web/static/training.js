@@ -3,9 +3,32 @@ import * as api from "./api.js";
 import { drawChart } from "./chart.js";
 
 const CHARTS = [
-  { title: "Dice", low: 0, high: 1, lines: [["train_dice", "training"], ["val_dice", "validation"]] },
-  { title: "Size, ratio to the true", low: 0, high: 1, lines: [["train_size_ratio", "training"], ["val_size_ratio", "validation"]] },
-  { title: "Primal residuals", log: true, lines: [["primal_crf", "boundary"], ["primal_size", "size"]] },
+  {
+    title: "Dice",
+    low: 0,
+    high: 1,
+    lines: [
+      ["train_dice", "training"],
+      ["val_dice", "validation"],
+    ],
+  },
+  {
+    title: "Size, ratio to the true",
+    low: 0,
+    high: 1,
+    lines: [
+      ["train_size_ratio", "training"],
+      ["val_size_ratio", "validation"],
+    ],
+  },
+  {
+    title: "Primal residuals",
+    log: true,
+    lines: [
+      ["primal_crf", "boundary"],
+      ["primal_size", "size"],
+    ],
+  },
   { title: "Loss", log: true, lines: [["loss", "loss"]] },
 ];
 const active = (state) => state === "running" || state === "stopping";
@@ -25,8 +48,14 @@ export class TrainingPanel {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       const given = [...new FormData(form)].filter(([, value]) => value.trim() !== "");
-      const settings = Object.fromEntries(given.map(([key, value]) => [key, key === "epochs" ? Number(value) : value.trim()]));
-      attempt(() => api.startTraining(settings));
+      const settings = Object.fromEntries(
+        given.map(([key, value]) => [key, key === "epochs" ? Number(value) : value.trim()]),
+      );
+      attempt(async () => {
+        const training = await api.startTraining(settings);
+        form.elements.name.value = ""; // another one needs another name
+        return training;
+      });
     });
     stop.addEventListener("click", () => attempt(api.stopTraining));
   }
@@ -38,6 +67,7 @@ export class TrainingPanel {
     const stopped = state === "idle" && name && message;
     if (stopped && active(this.training?.state)) form.elements.name.value = name; // by its name it can go on
     this.training = training;
+    form.classList.toggle("active", active(state));
     start.disabled = active(state);
     stop.disabled = !active(state);
     stop.textContent = state === "stopping" ? "Stop now" : "Stop";
@@ -56,7 +86,9 @@ export class TrainingPanel {
     status.className = state;
     charts.replaceChildren();
     for (const { title, lines, ...options } of CHARTS) {
-      const drawn = lines.map(([column, text]) => ({ name: text, values: valuesOf(training.rows ?? [], column) })).filter((line) => line.values.length);
+      const drawn = lines
+        .map(([column, text]) => ({ name: text, values: valuesOf(training.rows ?? [], column) }))
+        .filter((line) => line.values.length);
       if (drawn.length) drawChart(charts, title, drawn, { ...options, epochs });
     }
     this.onEpoch(training);

@@ -6,11 +6,17 @@ import { makeTable } from "./colours.js";
 
 const { Niivue, NVImage, SLICE_TYPE } = window.niivue;
 const DRAW_UNIT = 7; // the texture unit of NiiVue's drawing
-const PLANES = { axial: SLICE_TYPE.AXIAL, coronal: SLICE_TYPE.CORONAL, sagittal: SLICE_TYPE.SAGITTAL, multi: SLICE_TYPE.MULTIPLANAR };
+const PLANES = {
+  axial: SLICE_TYPE.AXIAL,
+  coronal: SLICE_TYPE.CORONAL,
+  sagittal: SLICE_TYPE.SAGITTAL,
+  multi: SLICE_TYPE.MULTIPLANAR,
+};
 const AXES = [2, 1, 0]; // across which axis NiiVue's tiles axial, coronal, sagittal cut
 
 export class Viewer {
-  constructor(canvas) {
+  /** structures: their number. */
+  constructor(canvas, structures) {
     this.canvas = canvas;
     this.nv = new Niivue({
       interactive: false,
@@ -31,7 +37,7 @@ export class Viewer {
     this.plane = "axial";
     this.drawing = null;
     this.overlay = null; // classes of a run's mask, file order, or null
-    this.look = { opacity: 0.5, showDrawing: true, structures: 1 };
+    this.look = { opacity: 0.5, showDrawing: true, structures };
     this.onDraw = () => {};
   }
 
@@ -49,7 +55,8 @@ export class Viewer {
     const { nv } = this;
     const units = [6, 8].map((unit) => WebGL2RenderingContext.TEXTURE0 + unit);
     const make = nv.rgbaTex.bind(nv);
-    nv.rgbaTex = (texture, unit, dims, fill) => make(texture, unit, units.includes(unit) ? [3, 1, 1, dims[3]] : dims, fill);
+    nv.rgbaTex = (texture, unit, dims, fill) =>
+      make(texture, unit, units.includes(unit) ? [3, 1, 1, dims[3]] : dims, fill);
   }
 
   /** Read an image; return it, to be shown by `show` if it is still wanted then. */
@@ -86,7 +93,7 @@ export class Viewer {
 
   setPlane(plane) {
     this.plane = plane;
-    this.nv.opts.crosshairWidth = plane === "multi" ? 0.5 : 0;
+    this.nv.opts.crosshairWidth = plane === "multi" ? 0.25 : 0;
     this.nv.opts.sliceType = PLANES[plane];
     this.draw();
   }
@@ -95,14 +102,17 @@ export class Viewer {
   arrange() {
     const wide = this.canvas.clientWidth > this.canvas.clientHeight;
     const place = (x, y, width, height) => (wide ? [x, y, width, height] : [y, x, height, width]);
-    this.nv.customLayout = this.plane !== "multi" ? null : [
-      { sliceType: SLICE_TYPE.AXIAL, position: place(0, 0, 0.63, 1) },
-      { sliceType: SLICE_TYPE.CORONAL, position: place(0.64, 0, 0.36, 0.495) },
-      { sliceType: SLICE_TYPE.SAGITTAL, position: place(0.64, 0.505, 0.36, 0.495) },
-    ];
+    this.nv.customLayout =
+      this.plane !== "multi"
+        ? null
+        : [
+            { sliceType: SLICE_TYPE.AXIAL, position: place(0, 0, 0.63, 1) },
+            { sliceType: SLICE_TYPE.CORONAL, position: place(0.64, 0, 0.36, 0.495) },
+            { sliceType: SLICE_TYPE.SAGITTAL, position: place(0.64, 0.505, 0.36, 0.495) },
+          ];
   }
 
-  /** Change how drawing and overlay look: opacity (0 to 1), showDrawing, structures (their number). */
+  /** Change how drawing and overlay look: opacity (0 to 1), showDrawing. */
   colour(look) {
     Object.assign(this.look, look);
     const { structures, opacity, showDrawing } = this.look;
@@ -144,7 +154,10 @@ export class Viewer {
   /** Send a box as `upload` does, together with others, before the next picture. */
   touch([low, high]) {
     if (this.touched) {
-      this.touched = [low.map((v, a) => Math.min(v, this.touched[0][a])), high.map((v, a) => Math.max(v, this.touched[1][a]))];
+      this.touched = [
+        low.map((v, a) => Math.min(v, this.touched[0][a])),
+        high.map((v, a) => Math.max(v, this.touched[1][a])),
+      ];
       return;
     }
     this.touched = [low, high];
