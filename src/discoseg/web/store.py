@@ -8,6 +8,7 @@ sizes.csv. Killed in between, the next start makes the rest: state.json names th
 import csv
 import io
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from discoseg.weak.clicks import Click, write_clicks
 from discoseg.web.locks import try_lock
 from discoseg.web.records import Layers, Record, read_layers, write_layers
 
+KEPT = (".lock", ".token")  # hidden files of ours; others are what a kill left of a writing
 _FORMAT = 1  # of state.json
 
 
@@ -177,10 +179,15 @@ class Store:
             raise UserError(f"{path} is damaged; restore it from a backup, or choose another --out") from error
 
     def _repair(self) -> None:
-        """Finish what a killed server left, and remove layers that nothing refers to."""
+        """Finish what a killed server left, and remove layers that nothing refers to, and unfinished files."""
         known = {self._layers_of(n, r.layers).name for n, r in self._records.items() if r.layers is not None}
-        for path in self._layers.iterdir():
-            if path.name not in known:
+        left = [path for path in self._layers.iterdir() if path.name not in known]
+        left += [path for path in self.labels.iterdir() if path.name.startswith(".")]
+        left += [path for path in self.out.iterdir() if path.name.startswith(".") and path.name not in KEPT]
+        for path in left:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink()
         for case in sorted(self._unexported & self._cases.keys()):
             self._export(case, self._read_layers(case, self.record(case)))
