@@ -22,7 +22,7 @@ bench: $(VENV)/ready
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export,web]"
 	touch $@
 
 clean:

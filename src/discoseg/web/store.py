@@ -57,6 +57,7 @@ class Store:
         if lock is None:
             raise UserError(f"{out}: another 'discoseg annotate' has it open; use that one, or end it")
         self._lock = lock
+        self._latest: tuple[str, int | None, Layers] | None = None  # of the case changed last: the next stroke's, mostly
         self._tables: tuple[list[Click], str] | None = None
         self._records, self._shown, self._unexported = self._read_state()
         self._repair()
@@ -126,10 +127,11 @@ class Store:
             record = replace(record, revision=revision + 1, layers=None, sizes_vox={})
             if not layers.is_blank(self._dataset.ignore):
                 write_layers(self._layers_of(case, record.revision), layers)
-                counts = np.bincount(layers.labels.ravel(), minlength=256)
-                sizes = {name: int(counts[value]) for name, value in self._dataset.labels.items() if value != 0}
+                values = ((name, value) for name, value in self._dataset.labels.items() if value != 0)
+                sizes = {name: int(np.count_nonzero(layers.labels == value)) for name, value in values}
                 record = replace(record, layers=record.revision, sizes_vox=sizes)
-            record = self._commit(case, record, layers)
+            self._commit(case, record, layers)
+            self._latest = case, record.layers, layers
             if before.layers is not None:
                 self._layers_of(case, before.layers).unlink(missing_ok=True)
             return record
@@ -152,6 +154,8 @@ class Store:
     def _read_layers(self, case: str, record: Record) -> Layers:
         if record.layers is None:
             return Layers.blank(self._geometry(case).shape, self._dataset.ignore)
+        if self._latest is not None and self._latest[:2] == (case, record.layers):
+            return self._latest[2]
         return read_layers(self._layers_of(case, record.layers))
 
     def _layers_of(self, case: str, revision: int) -> Path:
