@@ -31,7 +31,7 @@ src/discoseg/web/static/vendor/niivue.umd.js: web/package.json web/package-lock.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export,web]"
 	touch $@
 
 clean:

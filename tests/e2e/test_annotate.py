@@ -177,9 +177,7 @@ def test_one_click_some_strokes_and_all_is_saved(context: BrowserContext, server
     assert state(page)["info"]["clicks"]["LV"] == centre(server, case, "LV")
     assert page.locator("#stage").screenshot() != bare
     seeds = server.label(case)
-    assert (
-        server.truth(case)[seeds == LABELS["LV"]] == LABELS["LV"]
-    ).mean() > 0.7
+    assert (server.truth(case)[seeds == LABELS["LV"]] == LABELS["LV"]).mean() > 0.7
 
     x, y, z = centre(server, case, "LV")
     page.keyboard.press("ArrowRight")  # to the patient's left, where x of these files grows

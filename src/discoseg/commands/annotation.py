@@ -80,5 +80,13 @@ class Annotate:
         annotator = Annotator(dataset, out, structures=structures, book=book)
         if book is not None and self.atlas != kept:
             book.save(kept)
-        serve(annotator, run=self.run_folder, preset=self.preset, host=self.host, port=self.port, browser=self.browser)
+        serve(
+            annotator,
+            static=STATIC,
+            run=self.run_folder,
+            preset=self.preset,
+            host=self.host,
+            port=self.port,
+            browser=self.browser,
+        )
         return 0

@@ -77,8 +77,9 @@ class Annotator:
 
         def edit(record: Record, layers: Layers) -> tuple[Record, Layers]:
             changed = drawing != self.palette.encode(layers.labels)
-            labels = np.where(changed, self.palette.decode(drawing), layers.labels)
-            painted = (layers.painted | changed) & ~(changed & (labels == layers.seeds))
+            labels, painted = layers.labels.copy(), layers.painted.copy()
+            labels[changed] = self.palette.decode(drawing[changed])
+            painted[changed] = labels[changed] != layers.seeds[changed]
             return _begun(record), Layers(labels, layers.seeds, painted)
 
         return self.store.repaint(case, revision, edit)

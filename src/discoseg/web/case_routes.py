@@ -39,7 +39,7 @@ class ImageResponse(FileResponse):
 
 def case_routes(annotator: Annotator, runs: Runs, hub: Hub) -> APIRouter:
     """Return the routes of a dataset's cases; every change is told to the ``hub``."""
-    app = APIRouter(prefix="/api")
+    routes = APIRouter(prefix="/api")
     store, images = annotator.store, annotator.images
 
     def require(case: str) -> str:
@@ -49,16 +49,14 @@ def case_routes(annotator: Annotator, runs: Runs, hub: Hub) -> APIRouter:
 
     def view(case: str, record: Record) -> CaseView:
         geometry = images.geometry(case)
-        z, y, x = geometry.spacing_mm
-        depth, rows, columns = geometry.shape
         return CaseView(
             name=case,
             state=record.state,
             revision=record.revision,
-            shape=(columns, rows, depth),
-            spacing_mm=(x, y, z),
-            clicks={name: at for name, at in record.clicks.items() if name in annotator.structures},
-            bounds_ml={name: sides for name, sides in record.bounds_ml.items() if name in annotator.structures},
+            shape=list(geometry.shape[::-1]),
+            spacing_mm=list(geometry.spacing_mm[::-1]),
+            clicks={name: list(at) for name, at in record.clicks.items() if name in annotator.structures},
+            bounds_ml={name: list(sides) for name, sides in record.bounds_ml.items() if name in annotator.structures},
             sizes_ml={name: record.sizes_vox.get(name, 0) * geometry.voxel_ml for name in annotator.structures},
             image=images.name(case),
         )
@@ -71,16 +69,16 @@ def case_routes(annotator: Annotator, runs: Runs, hub: Hub) -> APIRouter:
 
     def listed(case: str, group: str) -> Listed:
         record, geometry = store.record(case), images.known(case)
-        shape = spacing_mm = None
-        if geometry is not None:
-            depth, rows, columns = geometry.shape
-            z, y, x = geometry.spacing_mm
-            shape, spacing_mm = (columns, rows, depth), (x, y, z)
         return Listed(
-            name=case, group=group, shape=shape, spacing_mm=spacing_mm, state=record.state, revision=record.revision
+            name=case,
+            group=group,
+            shape=None if geometry is None else list(geometry.shape[::-1]),
+            spacing_mm=None if geometry is None else list(geometry.spacing_mm[::-1]),
+            state=record.state,
+            revision=record.revision,
         )
 
-    @app.get("/dataset")
+    @routes.get("/dataset")
     def dataset() -> DatasetView:
         """List the cases and their state."""
         return DatasetView(
@@ -94,25 +92,25 @@ def case_routes(annotator: Annotator, runs: Runs, hub: Hub) -> APIRouter:
             runs=[Run(name=name, title=title) for name, title in runs.titles().items()],
         )
 
-    @app.get("/cases/{case}")
+    @routes.get("/cases/{case}")
     def read_case(case: str) -> CaseView:
         """Say what is annotated of a case."""
         return view(require(case), store.record(case))
 
-    @app.get("/cases/{case}/image/{filename}", response_class=ImageResponse)
+    @routes.get("/cases/{case}/image/{filename}", response_class=ImageResponse)
     def read_image(case: str, filename: str) -> ImageResponse:
         """Send a case's image as a NIfTI file."""
         if images.name(require(case)) != filename:
             raise HTTPException(404, f"the image of {case} is called {images.name(case)}")
         return ImageResponse(images.file(case), media_type=OCTETS)
 
-    @app.get("/cases/{case}/labels", response_class=Response, responses=DRAWING_ANSWER)
+    @routes.get("/cases/{case}/labels", response_class=Response, responses=DRAWING_ANSWER)
     def read_labels(case: str) -> Response:
         """Send a case's drawing, gzipped."""
         record, drawing = annotator.drawing(require(case))
         return Response(pack(drawing), media_type=OCTETS, headers={"X-Revision": str(record.revision)})
 
-    @app.put(
+    @routes.put(
         "/cases/{case}/labels",
         openapi_extra={"requestBody": {"required": True, "content": OCTETS_CONTENT}},
     )
@@ -126,36 +124,38 @@ def case_routes(annotator: Annotator, runs: Runs, hub: Hub) -> APIRouter:
 
         return await run_in_threadpool(act, case, paint)
 
-    @app.put("/cases/{case}/click")
+    @routes.put("/cases/{case}/click")
     def write_click(case: str, body: ClickBody) -> CaseView:
         """Put a structure's click on a voxel; the seeds follow."""
         require(case)
-        return act(case, lambda: annotator.click(case, body.revision, body.label, body.voxel))
+        x, y, z = body.voxel
+        return act(case, lambda: annotator.click(case, body.revision, body.label, (x, y, z)))
 
-    @app.delete("/cases/{case}/click")
+    @routes.delete("/cases/{case}/click")
     def delete_click(case: str, label: str, revision: Annotated[Revision, Query()]) -> CaseView:
         """Take a structure's click away, and its seeds."""
         require(case)
         return act(case, lambda: annotator.click(case, revision, label, None))
 
-    @app.put("/cases/{case}/bounds")
+    @routes.put("/cases/{case}/bounds")
     def write_bounds(case: str, body: BoundsBody) -> CaseView:
         """Set size bounds of the structures named."""
         require(case)
-        return act(case, lambda: annotator.bound(case, body.revision, body.bounds_ml))
+        bounds_ml = {name: (low, high) for name, (low, high) in body.bounds_ml.items()}
+        return act(case, lambda: annotator.bound(case, body.revision, bounds_ml))
 
-    @app.put("/cases/{case}/state")
+    @routes.put("/cases/{case}/state")
     def write_state(case: str, body: StateBody) -> CaseView:
         """Set a case's state."""
         require(case)
         return act(case, lambda: annotator.mark(case, body.revision, body.state))
 
-    @app.post("/shown", status_code=204)
+    @routes.post("/shown", status_code=204)
     def write_shown(body: ShownBody) -> None:
         """Remember which case is shown."""
         store.show(require(body.case))
 
-    return app
+    return routes
 
 
 async def _read_body(request: Request, most: int) -> bytes:

@@ -9,6 +9,10 @@ from discoseg.web.records import CaseState
 Revision = Annotated[int, Field(ge=0, le=2**53)]
 Index = Annotated[int, Field(ge=0, le=2**31, strict=True)]
 SideMl = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None
+# Lists where tuples are meant: OpenAPI 3.1 and FastAPI do not agree on how to describe a tuple.
+VoxelJson = Annotated[list[Index], Field(min_length=3, max_length=3)]
+SpacingJson = Annotated[list[float], Field(min_length=3, max_length=3)]
+BoundsJson = Annotated[list[SideMl], Field(min_length=2, max_length=2)]
 TrainingState = Literal["idle", "running", "stopping", "finished", "failed"]
 
 
@@ -30,8 +34,8 @@ class Listed(BaseModel):
 
     name: str
     group: str
-    shape: tuple[int, int, int] | None
-    spacing_mm: tuple[float, float, float] | None
+    shape: VoxelJson | None
+    spacing_mm: SpacingJson | None
     state: CaseState
     revision: int
 
@@ -62,10 +66,10 @@ class CaseView(BaseModel):
     name: str
     state: CaseState
     revision: int
-    shape: tuple[int, int, int]
-    spacing_mm: tuple[float, float, float]
-    clicks: dict[str, tuple[int, int, int]]
-    bounds_ml: dict[str, tuple[float | None, float | None]]
+    shape: VoxelJson
+    spacing_mm: SpacingJson
+    clicks: dict[str, VoxelJson]
+    bounds_ml: dict[str, BoundsJson]
     sizes_ml: dict[str, float]
     image: str
 
@@ -74,14 +78,14 @@ class ClickBody(Strict):
     """A click on a structure."""
 
     label: str
-    voxel: tuple[Index, Index, Index]
+    voxel: VoxelJson
     revision: Revision
 
 
 class BoundsBody(Strict):
     """Size bounds by structure."""
 
-    bounds_ml: dict[str, tuple[SideMl, SideMl]]
+    bounds_ml: dict[str, BoundsJson]
     revision: Revision
 
 

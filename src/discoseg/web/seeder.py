@@ -35,8 +35,13 @@ class Seeder:
             seeds = self._by_atlas(self.book, case, geometry, known)
         else:
             seeds = np.full(geometry.shape, self.ignore, np.uint8)
-        for value in clicks.keys() - known.keys():
-            _mark_ball(seeds, value, clicks[value], geometry)
+        balls = [(value, *_ball(at, geometry)) for value, at in clicks.items() if value not in known]
+        claims = np.zeros(geometry.shape, np.uint8)
+        for value, box, inside in balls:
+            seeds[box][inside] = value
+            claims[box] += inside
+        for _, box, _ in balls:  # as with atlases, what two of them claim is unknown
+            seeds[box][claims[box] > 1] = self.ignore
         return seeds
 
     def _by_atlas(self, book: Book, case: Case, geometry: Volume, clicks: Mapping[int, Voxel]) -> NDArray[np.uint8]:
@@ -53,13 +58,12 @@ class Seeder:
         return labels_from_grid(meanings[merged], geometry, book.frame).array.astype(np.uint8)
 
 
-def _mark_ball(seeds: NDArray[np.uint8], value: int, voxel: Voxel, geometry: Volume) -> None:
-    """Set the voxels within ``BALL_MM`` of one, and at least that one, to ``value``."""
+def _ball(voxel: Voxel, geometry: Volume) -> tuple[tuple[slice, ...], NDArray[np.bool_]]:
+    """Return a box (z, y, x), and which of its voxels lie within ``BALL_MM`` of one; that one always does."""
     box, squares = [], []
     for index, length, step in zip(voxel[::-1], geometry.shape, geometry.spacing_mm, strict=True):
         reach = int(BALL_MM / step)
         first, last = max(index - reach, 0), min(index + reach, length - 1)
         box.append(slice(first, last + 1))
         squares.append(((np.arange(first, last + 1) - index) * step) ** 2)
-    distance = squares[0][:, None, None] + squares[1][:, None] + squares[2]
-    seeds[tuple(box)][distance <= BALL_MM**2] = value
+    return tuple(box), squares[0][:, None, None] + squares[1][:, None] + squares[2] <= BALL_MM**2

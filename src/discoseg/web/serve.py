@@ -31,16 +31,16 @@ def require_page(static: Path) -> None:
 def serve(
     annotator: Annotator,
     *,
+    static: Path,
     run: Path | None = None,
     preset: str = "default",
     host: str = "127.0.0.1",
     port: int = 0,
     browser: bool = True,
-    static: Path = STATIC,
 ) -> None:
     """Serve a dataset until the process is interrupted; print the address, and open it in a ``browser``.
 
-    ``run`` and ``preset`` are those of :func:`discoseg.web.app.create_app`.
+    ``static``, ``run`` and ``preset`` are those of :func:`discoseg.web.app.create_app`.
     """
     require_page(static)
     listening = _listen(host, port)

@@ -8,6 +8,7 @@ sizes.csv. Killed in between, the next start makes the rest: state.json names th
 import csv
 import io
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from discoseg.weak.clicks import Click, write_clicks
 from discoseg.web.locks import try_lock
 from discoseg.web.records import Layers, Record, read_layers, write_layers
 
+KEPT = (".lock", ".token")  # hidden files of ours; others are what a kill left of a writing
 _FORMAT = 1  # of state.json
 
 
@@ -55,6 +57,9 @@ class Store:
         if lock is None:
             raise UserError(f"{out}: another 'discoseg annotate' has it open; use that one, or end it")
         self._lock = lock
+        self._latest: tuple[str, int | None, Layers] | None = (
+            None  # of the case changed last: the next stroke's, mostly
+        )
         self._tables: tuple[list[Click], str] | None = None
         self._records, self._shown, self._unexported = self._read_state()
         self._repair()
@@ -124,10 +129,11 @@ class Store:
             record = replace(record, revision=revision + 1, layers=None, sizes_vox={})
             if not layers.is_blank(self._dataset.ignore):
                 write_layers(self._layers_of(case, record.revision), layers)
-                counts = np.bincount(layers.labels.ravel(), minlength=256)
-                sizes = {name: int(counts[value]) for name, value in self._dataset.labels.items() if value != 0}
+                values = ((name, value) for name, value in self._dataset.labels.items() if value != 0)
+                sizes = {name: int(np.count_nonzero(layers.labels == value)) for name, value in values}
                 record = replace(record, layers=record.revision, sizes_vox=sizes)
-            record = self._commit(case, record, layers)
+            self._commit(case, record, layers)
+            self._latest = case, record.layers, layers
             if before.layers is not None:
                 self._layers_of(case, before.layers).unlink(missing_ok=True)
             return record
@@ -150,6 +156,8 @@ class Store:
     def _read_layers(self, case: str, record: Record) -> Layers:
         if record.layers is None:
             return Layers.blank(self._geometry(case).shape, self._dataset.ignore)
+        if self._latest is not None and self._latest[:2] == (case, record.layers):
+            return self._latest[2]
         return read_layers(self._layers_of(case, record.layers))
 
     def _layers_of(self, case: str, revision: int) -> Path:
@@ -177,10 +185,15 @@ class Store:
             raise UserError(f"{path} is damaged; restore it from a backup, or choose another --out") from error
 
     def _repair(self) -> None:
-        """Finish what a killed server left, and remove layers that nothing refers to."""
+        """Finish what a killed server left, and remove layers that nothing refers to, and unfinished files."""
         known = {self._layers_of(n, r.layers).name for n, r in self._records.items() if r.layers is not None}
-        for path in self._layers.iterdir():
-            if path.name not in known:
+        left = [path for path in self._layers.iterdir() if path.name not in known]
+        left += [path for path in self.labels.iterdir() if path.name.startswith(".")]
+        left += [path for path in self.out.iterdir() if path.name.startswith(".") and path.name not in KEPT]
+        for path in left:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink()
         for case in sorted(self._unexported & self._cases.keys()):
             self._export(case, self._read_layers(case, self.record(case)))

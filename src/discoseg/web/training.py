@@ -59,7 +59,6 @@ class Training:
         self._folder = annotator.out / "runs"
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._stopping = False
         self._closed = threading.Event()
         if self._is_running():
             self._watch()
@@ -91,11 +90,11 @@ class Training:
             last = _last_line(log)
             state: TrainingState = "failed"
             if running:
-                state = "stopping" if self._stopping else "running"
+                state = "stopping" if current["stopped"] else "running"
                 message = f"epoch {len(rows) + 1} of {epochs}" if rows else "preparing, and the first epoch"
             elif is_finished(run):
                 state, message = "finished", last
-            elif last.startswith("discoseg: interrupted"):
+            elif current["stopped"]:
                 state, message = "idle", f"stopped after epoch {len(rows)} of {epochs}; {name} can go on"
             else:
                 message = last.removeprefix("discoseg: error: ") or "ended without a word"
@@ -105,9 +104,12 @@ class Training:
     def stop(self) -> Status:
         """Ask a running training to end, so that it can go on later; ask firmly the second time."""
         with self._lock:
-            if self._is_running():
-                self._signal(signal.SIGTERM if self._stopping else signal.SIGINT)
-                self._stopping = True
+            current = self._current()
+            if current is not None and self._is_running():
+                self._write_current({**current, "stopped": True})
+                with suppress(OSError, ValueError):  # it has just ended
+                    pid = int((self._folder / f"{current['name']}.lock").read_text(encoding="utf-8"))
+                    os.kill(pid, signal.SIGTERM if current["stopped"] else signal.SIGINT)
             return self.status()
 
     def close(self) -> None:
@@ -193,9 +195,7 @@ class Training:
             )
             lock.truncate(0)
             lock.write(str(self._process.pid))
-        self._stopping = False
-        with write_atomically(self._folder / "current.json") as temporary:
-            temporary.write_text(json.dumps({"name": name, "epochs": epochs, "started": time.time()}), encoding="utf-8")
+        self._write_current({"name": name, "epochs": epochs, "started": time.time(), "stopped": False})
         self._watch()
 
     def _watch(self) -> None:
@@ -232,11 +232,9 @@ class Training:
             lock.close()
             return False
 
-    def _signal(self, number: signal.Signals) -> None:
-        current = self._current()
-        assert current is not None
-        with suppress(OSError, ValueError):  # it has just ended
-            os.kill(int((self._folder / f"{current['name']}.lock").read_text(encoding="utf-8")), number)
+    def _write_current(self, current: dict[str, Any]) -> None:
+        with write_atomically(self._folder / "current.json") as temporary:
+            temporary.write_text(json.dumps(current), encoding="utf-8")
 
     def _new_name(self) -> str:
         taken = {path.name.split(".")[0] for path in self._folder.iterdir()}
