@@ -341,6 +341,9 @@ def test_voxels_of_any_orientation_are_where_the_picture_shows_them(context: Bro
     affine = np.array([[0, -2, 0, 0], [0, 0, 1.5, 0], [4, 0, 0, 0], [0, 0, 0, 1.0]])
     (tmp_path / "turned").mkdir()
     nib.save(nib.Nifti1Image(image, affine), tmp_path / "turned/a.nii.gz")
+    flat = nib.Nifti1Image(image, np.eye(4))
+    flat.header["pixdim"][1:4] = 1, 1, 4  # as in ACDC's files, whose affines say 1 mm
+    nib.save(flat, tmp_path / "turned/b.nii.gz")
     server = Server(tmp_path / "turned")
     server.start()
     try:
@@ -362,6 +365,11 @@ def test_voxels_of_any_orientation_are_where_the_picture_shows_them(context: Bro
         wait_for(page, "s.counts[1] > 0 && s.saved === 'saved'")
         assert next(iter(state(page)["info"]["clicks"].values())) == block
         assert server.label("a")[tuple(block)] == 1
+        page.keyboard.press("n")
+        wait_for(page, "s.case === 'b' && !s.loading")
+        page.keyboard.press("c")
+        here, right, up = (page.evaluate(f"discoseg.pixelOf({voxel})") for voxel in ([5, 9, 9], [6, 9, 9], [5, 9, 10]))
+        assert abs(up[1] - here[1]) == pytest.approx(4 * abs(right[0] - here[0]), rel=1e-3)
     finally:
         server.stop(signal.SIGINT)
 

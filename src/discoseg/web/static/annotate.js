@@ -37,7 +37,7 @@ export class Annotator {
     this.drawing = this.info = null; // nobody annotates the last case by mistake while this one loads
     const info = await api.getCase(name);
     const [image, { labels }] = await Promise.all([
-      this.viewer.fetch(api.imageUrl(name, info.image), info.image),
+      this.viewer.fetch(api.imageUrl(name, info.image), info.image, info.spacing_mm),
       api.getLabels(name),
     ]);
     if (this.wanted !== name) return false;

@@ -59,9 +59,11 @@ export class Viewer {
       make(texture, unit, units.includes(unit) ? [3, 1, 1, dims[3]] : dims, fill);
   }
 
-  /** Read an image; return it, to be shown by `show` if it is still wanted then. */
-  async fetch(url, name) {
-    return NVImage.loadFromUrl({ url, name });
+  /** Read an image; return it, to be shown by `show` if it is still wanted then. spacing_mm: (x, y, z) of the file. */
+  async fetch(url, name, spacing_mm) {
+    const image = await NVImage.loadFromUrl({ url, name });
+    setSpacing(image, spacing_mm);
+    return image;
   }
 
   /** Where voxels of the viewer lie in the image's file, for `Drawing`. spacing_mm: (x, y, z) of the file. */
@@ -293,4 +295,15 @@ export class Viewer {
     const raw = image.img[origin + position[0] * step[0] + position[1] * step[1] + position[2] * step[2]];
     return raw * (image.hdr.scl_slope || 1) + (image.hdr.scl_inter || 0);
   }
+}
+
+/** Let an image have the spacing that the server tells: some files (ACDC's) say 1 mm in their affine, which is not so. */
+function setSpacing(image, spacing_mm) {
+  const { affine, pixDims } = image.hdr;
+  spacing_mm.forEach((mm, axis) => {
+    const length = Math.hypot(affine[0][axis], affine[1][axis], affine[2][axis]);
+    for (let row = 0; row < 3; row++) affine[row][axis] *= mm / length;
+    pixDims[axis + 1] = mm;
+  });
+  image.calculateRAS();
 }
