@@ -57,7 +57,9 @@ class Store:
         if lock is None:
             raise UserError(f"{out}: another 'discoseg annotate' has it open; use that one, or end it")
         self._lock = lock
-        self._latest: tuple[str, int | None, Layers] | None = None  # of the case changed last: the next stroke's, mostly
+        self._latest: tuple[str, int | None, Layers] | None = (
+            None  # of the case changed last: the next stroke's, mostly
+        )
         self._tables: tuple[list[Click], str] | None = None
         self._records, self._shown, self._unexported = self._read_state()
         self._repair()
