@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from discoseg.data.phantom import LABELS, write_phantom_dataset
 from discoseg.data.volume import read_volume
@@ -338,8 +340,8 @@ def test_voxels_of_any_orientation_are_where_the_picture_shows_them(context: Bro
     image = np.zeros((14, 20, 26), np.int16)
     block = [3, 15, 8]
     image[2:5, 14:17, 7:10] = 1000
-    affine = np.array([[0, -2, 0, 0], [0, 0, 1.5, 0], [4, 0, 0, 0], [0, 0, 0, 1.0]])
     (tmp_path / "turned").mkdir()
+    affine = np.array([[0, -2, 0, 0], [0, 0, 1.5, 0], [4, 0, 0, 0], [0, 0, 0, 1.0]])
     nib.save(nib.Nifti1Image(image, affine), tmp_path / "turned/a.nii.gz")
     flat = nib.Nifti1Image(image, np.eye(4))
     flat.header["pixdim"][1:4] = 1, 1, 4  # as in ACDC's files, whose affines say 1 mm
@@ -348,23 +350,28 @@ def test_voxels_of_any_orientation_are_where_the_picture_shows_them(context: Bro
     server.start()
     try:
         page = open_case(context, server, "a")
-        page.keyboard.press("x")
-        page.keyboard.press("m")
-        page.keyboard.press("Shift+ArrowUp")
-        for plane in "acs":
+        for plane, axis in (("a", 0), ("c", 2), ("s", 1)):
             page.keyboard.press(plane)
-            axis = {"a": 0, "c": 2, "s": 1}[plane]
             number = block[axis] if plane != "s" else 19 - block[axis]  # slices count towards the patient's right
             page.get_by_role("slider", name="Slice", exact=True).fill(str(number))
             assert state(page)["position"][axis] == block[axis]
-            page.keyboard.press("o")
             assert brightness(page, block) > 200
             assert brightness(page, [v if a == axis else v - 5 if v > 7 else v + 6 for a, v in enumerate(block)]) < 60
-            page.keyboard.press("o")
+        page.keyboard.press("x")
         click(page, block)
         wait_for(page, "s.counts[1] > 0 && s.saved === 'saved'")
-        assert next(iter(state(page)["info"]["clicks"].values())) == block
+        assert state(page)["info"]["clicks"]["foreground"] == block
         assert server.label("a")[tuple(block)] == 1
+        for plane in "acs":
+            page.keyboard.press(plane)
+            assert [nudge(page, key) for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp")] == [
+                [1, 0],
+                [0, 1],
+                [-1, 0],
+                [0, -1],
+            ]
+        wait_for(page, "s.saved === 'saved'")
+        zoom_move_and_window(page, block)
         page.keyboard.press("n")
         wait_for(page, "s.case === 'b' && !s.loading")
         page.keyboard.press("c")
@@ -374,12 +381,38 @@ def test_voxels_of_any_orientation_are_where_the_picture_shows_them(context: Bro
         server.stop(signal.SIGINT)
 
 
+def nudge(page: Page, key: str) -> list[int]:
+    """Press an arrow; return where the click went on the screen, right and down: -1, 0 or 1 each."""
+    before = state(page)["info"]["clicks"]["foreground"]
+    page.keyboard.press(key)
+    after = state(page)["info"]["clicks"]["foreground"]
+    moved = np.subtract(*(page.evaluate(f"discoseg.pixelOf({voxel})") for voxel in (after, before)))
+    return [int(np.sign(pixels)) if abs(pixels) > 1 else 0 for pixels in moved]
+
+
+def zoom_move_and_window(page: Page, voxel: list[int]) -> None:
+    x, y = page.evaluate(f"discoseg.pixelOf({voxel})")
+    page.mouse.move(x, y)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_timeout(100)
+    assert page.evaluate(f"discoseg.pixelOf({voxel})") == pytest.approx([x, y], abs=1)  # zoomed where the pointer is
+    page.mouse.down(button="middle")
+    page.mouse.move(x + 40, y - 30)
+    page.mouse.up(button="middle")
+    assert page.evaluate(f"discoseg.pixelOf({voxel})") == pytest.approx([x + 40, y - 30], abs=1)
+    window = state(page)["window"]
+    page.mouse.down(button="right")
+    page.mouse.move(x + 90, y - 30)
+    page.mouse.up(button="right")
+    assert np.diff(state(page)["window"]) > 1.1 * np.diff(window)  # sideways: less contrast
+    page.keyboard.press("w")
+    assert state(page)["window"] == window
+
+
 def brightness(page: Page, voxel: list[int]) -> float:
     """Return the grey value, 0 to 255, in the middle of a voxel."""
-    from io import BytesIO
-
-    from PIL import Image
-
     x, y = page.evaluate(f"discoseg.pixelOf({voxel})")
     page.mouse.move(2, 2)
     picture = page.screenshot(clip={"x": x - 1, "y": y - 1, "width": 3, "height": 3})
