@@ -58,6 +58,14 @@ export class TrainingPanel {
       });
     });
     stop.addEventListener("click", () => attempt(api.stopTraining));
+    form.addEventListener("input", () => this.nameStart());
+  }
+
+  /** Say on the button whether it starts a training, or goes on with the one that was stopped. */
+  nameStart() {
+    const { form, start } = this.elements;
+    const again = this.training?.state === "idle" && this.training.name === form.elements.name.value.trim();
+    start.textContent = again ? "Go on" : "Train";
   }
 
   show(training) {
@@ -67,6 +75,7 @@ export class TrainingPanel {
     const stopped = state === "idle" && name && message;
     if (stopped && active(this.training?.state)) form.elements.name.value = name; // by its name it can go on
     this.training = training;
+    this.nameStart();
     form.classList.toggle("active", active(state));
     start.disabled = active(state);
     stop.disabled = !active(state);
