@@ -122,7 +122,9 @@ def wait_for(training: Training, *states: str, epoch: int = 0) -> Status:
     raise AssertionError(f"still {status.state} after {status.epoch} epochs")
 
 
-def test_trainings_run_beside_the_server(phantoms: Path, static: Path, tmp_path: Path) -> None:
+def test_trainings_run_beside_the_server(
+    phantoms: Path, static: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     preset = tmp_path / "small.toml"
     preset.write_text(PRESET)
     clicks = json.loads((phantoms / "clicks.json").read_text())
@@ -166,10 +168,17 @@ def test_trainings_run_beside_the_server(phantoms: Path, static: Path, tmp_path:
             assert why in refused.json()["detail"]
 
         assert client.post("/api/training", json={"name": "run-1", "method": "crf"}).status_code == 422
-        goes_on = client.post("/api/training", json={"name": "run-1", "epochs": stopped.epoch + 1})
-        assert goes_on.json()["state"] == "running"
-        done = wait_for(training, "finished")
-        assert (done.epoch, done.epochs, len(done.rows)) == (stopped.epoch + 1, stopped.epoch + 1, done.epoch)
+        finish = tmp_path / "finish"  # in the place of python: notes what it is asked to do, and ends like a training
+        finish.write_text(
+            f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ntouch {out}/runs/run-1/checkpoints/final.safetensors\n'
+        )
+        finish.chmod(0o755)
+        monkeypatch.setattr("discoseg.web.training.sys.executable", str(finish))
+        goes_on = client.post("/api/training", json={"name": "run-1", "epochs": 50_000})
+        assert goes_on.status_code == 200
+        assert wait_for(training, "finished").epochs == 50_000
+        asked = (tmp_path / "asked").read_text()
+        assert asked == f"-m discoseg train {phantoms.resolve()} --out {out}/runs/run-1 --resume --epochs 50000\n"
         assert sorted(client.get("/api/dataset").json()["suggested"]) == ["phantom_002", "phantom_004"]
         again = client.post("/api/training", json={"name": "run-1"})
         assert again.status_code == 422

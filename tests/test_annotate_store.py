@@ -252,9 +252,8 @@ def test_one_of_many_requests_at_once_wins(dataset: Path, tmp_path: Path) -> Non
 
 KILLED: list[tuple[str, tuple[Any, ...]]] = [
     ("a", ("click", "LV", (2, 2, 1))),
-    ("a", ("paint", (1, 1, 1), 1)),
-    ("c", ("click", "RV", (1, 1, 1))),
-    ("c", ("unclick", "RV")),
+    ("c", ("paint", (1, 1, 1), 1)),
+    ("c", ("paint", (2, 3, 4), 0)),
 ]
 
 
@@ -299,7 +298,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(dataset: Path, tmp_path: Pat
     script += "kill_at_every_step(Path(sys.argv[1]), Path(sys.argv[2]))"
     subprocess.run([sys.executable, "-c", script, str(dataset), str(tmp_path)], check=True)
     steps = sorted(int(path.stem) for path in tmp_path.glob("*.done"))
-    assert len(steps) > 40
+    assert len(steps) > 30
     for step in steps:
         out, done = tmp_path / str(step), (tmp_path / f"{step}.done").stat().st_size
         if not (out / "state.json").is_file():

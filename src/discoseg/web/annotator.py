@@ -35,6 +35,8 @@ class Annotator:
         """``structures`` are values by name; ``book`` has an atlas of each, without it clicks mark small balls."""
         if len(structures) > MOST_STRUCTURES:
             raise UserError(f"--label: {len(structures)} structures; {MOST_STRUCTURES} can be drawn at a time")
+        if max(dataset.ignore, *dataset.labels.values()) > 255:
+            raise UserError(f"{dataset.root}: label values above 255 cannot be annotated")
         self.dataset, self.out, self.structures = dataset, out, dict(structures)
         self.cases: dict[str, Case] = {case.name: case for case in dataset.cases if not case.test}
         if not self.cases:

@@ -72,7 +72,7 @@ def _explain_errors(app: FastAPI) -> None:
 
     @app.exception_handler(StarletteError)
     def refused(request: Request, error: StarletteError) -> JSONResponse:
-        return JSONResponse(Problem(detail=str(error.detail)).model_dump(), error.status_code)
+        return JSONResponse(Problem(detail=str(error.detail)).model_dump(), error.status_code, headers=error.headers)
 
     @app.exception_handler(Conflict)
     def conflict(request: Request, error: Conflict) -> JSONResponse:

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from discoseg.web.annotator import Annotator
 from discoseg.web.drawing import most_packed, pack, unpack
 from discoseg.web.events import Hub
-from discoseg.web.guard import limit
+from discoseg.web.guard import announced, limit
 from discoseg.web.records import Record
 from discoseg.web.runs import Runs
 from discoseg.web.schema import (
@@ -160,6 +160,6 @@ def case_routes(annotator: Annotator, runs: Runs, hub: Hub) -> APIRouter:
 
 async def _read_body(request: Request, most: int) -> bytes:
     """Return the body of a request, of at most so many bytes; what is larger is refused before it is read."""
-    if int(request.headers.get("content-length", "0")) > most:
+    if announced(request.headers) > most:
         raise HTTPException(413, f"the body exceeds {most} bytes")
     return await Request(request.scope, limit(request.receive, most)).body()

@@ -4,7 +4,7 @@ import hmac
 import ipaddress
 import json
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
@@ -66,7 +66,7 @@ class Guard:
         elif not self._is_token(headers.get("x-token") or self._from_cookie(headers.get("cookie", ""))):
             detail = "no token: open the address that 'discoseg annotate' printed"
             await _answer(send_with_headers, 403, {"detail": detail})
-        elif not scope["path"].endswith(DRAWING) and _announced(headers) > MOST_JSON_BYTES:
+        elif not scope["path"].endswith(DRAWING) and announced(headers) > MOST_JSON_BYTES:
             await _answer(send_with_headers, 413, {"detail": f"the body exceeds {MOST_JSON_BYTES} bytes"})
         else:
             limited = receive if scope["path"].endswith(DRAWING) else limit(receive, MOST_JSON_BYTES)
@@ -127,7 +127,8 @@ def limit(receive: Receive, most: int) -> Receive:
     return receive_limited
 
 
-def _announced(headers: dict[str, str]) -> int:
+def announced(headers: Mapping[str, str]) -> int:
+    """Return how many bytes a request says its body has; 0 where it does not say."""
     length = headers.get("content-length", "0")
     return int(length) if length.isdecimal() else 0
 

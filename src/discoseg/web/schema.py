@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from discoseg.web.records import CaseState
+from discoseg.web.training import TrainingState
 
 Revision = Annotated[int, Field(ge=0, le=2**53)]
 Index = Annotated[int, Field(ge=0, le=2**31, strict=True)]
@@ -13,7 +14,6 @@ SideMl = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None
 VoxelJson = Annotated[list[Index], Field(min_length=3, max_length=3)]
 SpacingJson = Annotated[list[float], Field(min_length=3, max_length=3)]
 BoundsJson = Annotated[list[SideMl], Field(min_length=2, max_length=2)]
-TrainingState = Literal["idle", "running", "stopping", "finished", "failed"]
 
 
 class Strict(BaseModel):

@@ -20,7 +20,7 @@ import numpy as np
 from discoseg.data.files import image_suffix, require_new_folder, write_atomically
 from discoseg.data.layouts import Case, Dataset
 from discoseg.data.metaimage import data_file
-from discoseg.data.volume import Volume, write_volume
+from discoseg.data.volume import Volume, format_shape, write_volume
 from discoseg.errors import UserError
 from discoseg.weak.clicks import Click, write_clicks
 from discoseg.web.locks import try_lock
@@ -158,7 +158,13 @@ class Store:
             return Layers.blank(self._geometry(case).shape, self._dataset.ignore)
         if self._latest is not None and self._latest[:2] == (case, record.layers):
             return self._latest[2]
-        return read_layers(self._layers_of(case, record.layers))
+        layers, image = read_layers(self._layers_of(case, record.layers)), self._geometry(case)
+        if layers.labels.shape != image.shape:
+            known, now = format_shape(layers.labels.shape), format_shape(image.shape)
+            raise UserError(
+                f"{case}: annotated with {known} voxels, but its image has {now} now; bring the old one back"
+            )
+        return layers
 
     def _layers_of(self, case: str, revision: int) -> Path:
         return self._layers / f"{case}.{revision}"

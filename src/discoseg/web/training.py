@@ -15,11 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from discoseg.config import Config, load_config, load_run_config
+from discoseg.config import Config, Method, load_config, load_run_config
 from discoseg.data.files import make_folder_whole, write_atomically
 from discoseg.data.metaimage import data_file
 from discoseg.errors import UserError
@@ -63,7 +63,7 @@ class Training:
         if self._is_running():
             self._watch()
 
-    def start(self, *, name: str | None = None, epochs: int | None = None, method: str | None = None) -> Status:
+    def start(self, *, name: str | None = None, epochs: int | None = None, method: Method | None = None) -> Status:
         """Train on the cases that have seeds; one that was stopped goes on with what it was started with."""
         with self._lock, self._annotator.store.still():
             if self._is_running():
@@ -122,7 +122,7 @@ class Training:
         if self._is_running():
             self.stop()
 
-    def _begin(self, run: Path, epochs: int | None, method: str | None) -> tuple[list[str], int]:
+    def _begin(self, run: Path, epochs: int | None, method: Method | None) -> tuple[list[str], int]:
         """Return the command of a new run and its epochs, with its inputs in place."""
         if run.exists():
             raise UserError(f"{run}: is there already, and no run that can go on; choose another name")
@@ -150,7 +150,7 @@ class Training:
         command += ["--label", values, "--method", method, "--epochs", str(epochs)]
         return [*command, *(["--size-csv", str(inputs / "sizes.csv")] if sized else [])], epochs
 
-    def _resume(self, run: Path, epochs: int | None, method: str | None) -> tuple[list[str], int]:
+    def _resume(self, run: Path, epochs: int | None, method: Method | None) -> tuple[list[str], int]:
         before = load_run_config(run / "config.toml")
         if is_finished(run):
             raise UserError(f"{run.name} is finished; choose another name")
@@ -160,14 +160,14 @@ class Training:
         return ["--resume", "--epochs", str(epochs)], epochs
 
     def _method(
-        self, config: Config, method: str | None, cases: Sequence[str], structures: Sequence[str]
-    ) -> tuple[str, bool]:
+        self, config: Config, method: Method | None, cases: Sequence[str], structures: Sequence[str]
+    ) -> tuple[Method, bool]:
         """Return the method, and whether it takes its sizes from the annotation; by default it fits what is known."""
         given = any(value is not None for value in (config.size_ml, config.size_csv, config.size_eps))
         store = self._annotator.store
         bounded = given or any(name in store.record(case).bounds_ml for case in cases for name in structures)
         chosen = method or (config.method if bounded or config.method != "crf+size" else "crf")
-        wants = chosen in ("crf+size", "size", "penalty")
+        wants = replace(Config(), method=chosen).needs_bounds
         if wants and not bounded:
             raise UserError(f"method {chosen} needs size bounds, and no case has any; use crf or partial, or set some")
         return chosen, wants and not given
