@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench web clean
 
 demo: $(VENV)/ready
 	$(BIN)/discoseg demo --out demo
@@ -19,11 +19,20 @@ bench: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,bench]"
 	$(BIN)/python bench/cut.py
 
+web: src/discoseg/web/static/vendor/niivue.umd.js
+
+src/discoseg/web/static/vendor/niivue.umd.js: web/package.json web/package-lock.json
+	cd web && npm ci --ignore-scripts --no-audit --no-fund
+	mkdir -p $(@D)
+	(cat web/niivue-licence.txt; cd web/node_modules; for file in */[Ll][Ii][Cc]* @*/*/[Ll][Ii][Cc]*; do \
+	    printf '\n%s, a part of it\n\n' "$$file"; cat "$$file"; done) > $(@D)/LICENSES.txt
+	cp web/node_modules/@niivue/niivue/dist/niivue.umd.js $@
+
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export,web]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build web/node_modules src/discoseg/web/static/vendor *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

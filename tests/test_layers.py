@@ -15,7 +15,7 @@ LAYERS = [
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"experiments"},
+    {"experiments", "web"},
     {"report", "sweep", "export"},
     {"workflow", "evaluation", "predict", "next_case"},
     {"train", "uncertainty"},

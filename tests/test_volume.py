@@ -22,6 +22,7 @@ from discoseg.data.volume import (
     describe_bad_voxels,
     describe_mismatch,
     offset_mm,
+    read_geometry,
     read_label_map,
     read_orientation,
     read_volume,
@@ -414,6 +415,33 @@ def test_a_spoilt_header_is_read_or_named(tmp_path: Path, offset: int, value: by
     except UserError:
         return
     assert volume.array.ndim == 3
+    np.testing.assert_equal(geometry_of(read_geometry(path)), geometry_of(volume))
+
+
+def geometry_of(volume: Volume) -> tuple[Any, ...]:
+    assert volume.header is not None
+    nifti = None if volume.header.nifti is None else volume.header.nifti.binaryblock
+    return volume.shape, volume.spacing_mm, volume.affine, volume.header.itk, nifti
+
+
+@pytest.mark.parametrize(
+    "name", [*(f"a{suffix}" for suffix in SUFFIXES), "a.tif", "a.png", "flat.nii", "two.nii.gz[1]"]
+)
+def test_the_geometry_is_known_from_the_header_alone(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "two.nii.gz[1]":
+        affine = np.diag([2.0, 2.0, 5.0, 1.0])
+        nibabel.save(nibabel.Nifti1Image(np.ones((3, 4, 5, 2), np.int16), affine), tmp_path / "two.nii.gz")
+    elif name == "flat.nii":
+        nibabel.save(nibabel.Nifti1Image(np.ones((3, 4), np.int16), None), path)
+    else:
+        picture = name in ("a.png", "a.tif")
+        write_volume(path, make_volume(shape=(1, 5, 6) if picture else (4, 5, 6), dtype=np.uint8))
+    known = read_geometry(path)
+    np.testing.assert_equal(geometry_of(known), geometry_of(read_volume(path)))
+    assert not known.array.any()
+    with pytest.raises(UserError, match="does not exist"):
+        read_geometry(tmp_path / f"no-{name}")
 
 
 def spoil_middle(path: Path) -> None:

@@ -81,6 +81,23 @@ def load_tensors(
     return tensors, meta
 
 
+def load_slices(path: Path, name: str, start: int, stop: int) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Return ``[:, start:stop]`` of one tensor of (K, N, H, W), and the metadata, of a file as large as it may be.
+
+    Only that part is read, so the checksum, which is of all, is not looked at. A KeyError where there is no such
+    tensor.
+    """
+    with path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length])
+    entry, meta = header[name], json.loads(header["__metadata__"]["discoseg"])
+    first, _ = entry["data_offsets"]
+    dtype = torch.empty(0, dtype=_DTYPES[entry["dtype"]]).numpy().dtype
+    whole = np.frombuffer(data, dtype, int(np.prod(entry["shape"])), 8 + length + first).reshape(entry["shape"])
+    return torch.from_numpy(whole[:, start:stop].copy()), meta
+
+
 def _tensor(payload: memoryview, entry: dict[str, Any], into: torch.Tensor | None) -> torch.Tensor:
     start, end = entry["data_offsets"]
     shape, dtype = torch.Size(entry["shape"]), _DTYPES[entry["dtype"]]

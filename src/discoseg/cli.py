@@ -13,6 +13,7 @@ import tyro
 from tyro.conf import subcommand
 
 from discoseg.commands import (
+    Annotate,
     Check,
     Command,
     Demo,
@@ -41,7 +42,9 @@ def parse(arguments: Sequence[str]) -> Command:
     arguments = [*arguments[first:], *arguments[:first]]
     default = Train(dataset=tyro.MISSING, out=tyro.MISSING, config=_base_config(arguments))
     train = Annotated[Train, subcommand("train", default=default)]
-    commands = Union[Check, Seeds, train, Sweep, Predict, Export, Evaluate, Report, Next, Phantom, Demo, Reproduce]  # noqa: UP007
+    about_data = Union[Check, Seeds, Annotate]  # noqa: UP007
+    about_runs = Union[Predict, Export, Evaluate, Report, Next]  # noqa: UP007
+    commands = Union[about_data, train, Sweep, about_runs, Phantom, Demo, Reproduce]  # noqa: UP007
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

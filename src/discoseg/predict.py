@@ -1,5 +1,6 @@
 """Trained runs to label maps: images of any size and orientation in, masks of exactly their geometry out."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -171,7 +172,8 @@ class Model:
 def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "best") -> Model:
     """Load a run folder's ``best`` or ``final`` model, or a checkpoint file.
 
-    A run without validation cases has no best epoch; its final model takes that place.
+    A run without validation cases has no best epoch; its final model takes that place. The ``latest`` checkpoint of a
+    training that still runs needs the run.json of its folder.
     """
     file = path = Path(path)
     if path.is_dir():
@@ -183,7 +185,7 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
     target = choose_device(device)
     try:
         config = from_record(meta["config"], where=str(file))
-        facts = meta["model"]
+        facts = meta["model"] if "model" in meta else _recorded_model(file)
         labels = facts["labels"] if "labels" in facts else {facts["label"]: facts["label_value"]}
         network = build_network(
             config.network.name,
@@ -198,6 +200,14 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "bes
         raise UserError(f"{file}: not a model of this version of discoseg; train it anew") from error
     network = network.to(target).eval()
     return Model(network, grid, facts["channels"], labels, meta["epoch"], target, config.augment, config)
+
+
+def _recorded_model(file: Path) -> Any:
+    """Return what run.json says of the model whose training wrote the checkpoint; a KeyError where it says nothing."""
+    try:
+        return json.loads((file.parent.parent / "run.json").read_text(encoding="utf-8"))["model"]
+    except (OSError, ValueError) as error:
+        raise KeyError("model") from error
 
 
 def predict_files(

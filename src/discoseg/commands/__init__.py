@@ -3,14 +3,18 @@
 Heavy imports stand inside the commands that need them, so that ``discoseg --help`` answers at once.
 """
 
+from discoseg.commands.annotation import Annotate
 from discoseg.commands.data import Check, Phantom, Seeds
 from discoseg.commands.experiments import Demo, Reproduce
 from discoseg.commands.results import Evaluate, Export, Next, Predict, Report
 from discoseg.commands.training import Sweep, Train
 
-Command = Check | Seeds | Train | Sweep | Predict | Export | Evaluate | Report | Next | Phantom | Demo | Reproduce
+Command = (
+    Check | Seeds | Annotate | Train | Sweep | Predict | Export | Evaluate | Report | Next | Phantom | Demo | Reproduce
+)
 
 __all__ = [
+    "Annotate",
     "Check",
     "Command",
     "Demo",

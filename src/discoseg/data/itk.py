@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.data.files import image_suffix
+from discoseg.data.files import file_of, image_suffix
 from discoseg.data.volume import Header, Volume, choose_channel, same_geometry
 from discoseg.errors import UserError
 
@@ -26,15 +26,23 @@ def volume_from_itk(image: Any, path: Path) -> Volume:
     if array.dtype.kind not in "uif":
         raise UserError(f"{path} holds {array.dtype} voxels: integers or real numbers are needed")
     array = array.reshape((-1, *(*size, 1)[2::-1], components))[channel // components, ..., channel % components]
-    geometry = _geometry_3d(image)
-    x, y, z = geometry["spacing"]
-    affine = _affine(geometry)
-    header = Header(affine, (z, y, x), array.shape, itk=geometry)
-    return Volume(np.ascontiguousarray(array), affine, (z, y, x), header)
+    header = _header(image)
+    return Volume(np.ascontiguousarray(array), header.affine, header.spacing_mm, header)
+
+
+def read_itk_geometry(path: Path) -> Header:
+    """Return the geometry of a file, of which only the header is read."""
+    return _header(_read_information(file_of(path)))
 
 
 def read_itk_header(path: Path) -> tuple[NDArray[np.float64], int]:
     """Return the (4, 4) affine of a file, voxel (x, y, z) to world RAS+ mm, and the number of its channels."""
+    reader = _read_information(path)
+    channels = _count_channels(path, reader.GetSize(), reader.GetNumberOfComponents())
+    return _affine(_geometry_3d(reader)), channels
+
+
+def _read_information(path: Path) -> Any:
     import SimpleITK
 
     reader = SimpleITK.ImageFileReader()
@@ -44,8 +52,14 @@ def read_itk_header(path: Path) -> tuple[NDArray[np.float64], int]:
     except RuntimeError as error:
         reason = "it may be truncated or damaged" if path.exists() else "no such file"
         raise UserError(f"{path} cannot be read: {reason}") from error
-    channels = _count_channels(path, reader.GetSize(), reader.GetNumberOfComponents())
-    return _affine(_geometry_3d(reader)), channels
+    return reader
+
+
+def _header(image: Any) -> Header:
+    """Return the geometry of an image, or of a reader that has read its information."""
+    geometry = _geometry_3d(image)
+    x, y, z = geometry["spacing"]
+    return Header(_affine(geometry), (z, y, x), tuple((*image.GetSize(), 1)[2::-1]), itk=geometry)
 
 
 def itk_from_volume(volume: Volume) -> Any:

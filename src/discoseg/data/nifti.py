@@ -49,27 +49,47 @@ def read_nifti(path: Path) -> Volume:
     if array.dtype.kind not in "uif":
         raise UserError(f"{path} holds {array.dtype} voxels: integers or real numbers are needed")
     array = array.reshape((*array.shape[:3], 1)[:3])
-    header = image.header.copy()
-    header.set_data_shape(array.shape)
-    affine = np.array(image.affine, dtype=np.float64)
-    stored = type(header)(content[: header.sizeof_hdr], check=False)["pixdim"][1 : 1 + len(image.shape[:3])]
-    spacing_mm = _spacing_mm(stored, header, affine)
+    header = _header(image, content)
     array = np.ascontiguousarray(array.T, dtype=array.dtype.newbyteorder("="))
-    return Volume(array, affine, spacing_mm, Header(affine, spacing_mm, array.shape, nifti=header))
+    return Volume(array, header.affine, header.spacing_mm, header)
+
+
+def read_nifti_geometry(path: Path) -> Header:
+    """Return the geometry of a file that :func:`read_nifti` reads, from its first bytes alone."""
+    file = file_of(path)
+    image = _load(file)
+    with gzip.open(file) if image_suffix(path) == ".nii.gz" else file.open("rb") as stream:
+        return _header(image, stream.read(image.header.sizeof_hdr))
 
 
 def read_nifti_header(path: Path) -> tuple[NDArray[np.float64], int]:
     """Return the (4, 4) affine of a file, voxel (x, y, z) to world RAS+ mm, and the number of its channels."""
+    image = _load(path)
+    return np.array(image.affine, dtype=np.float64), math.prod(image.shape[3:])
+
+
+def _load(file: Path) -> Any:
+    """Return nibabel's image of a file, whose voxels are not read yet."""
     import nibabel
     from nibabel.filebasedimages import ImageFileError
     from nibabel.spatialimages import HeaderDataError
 
     try:
-        image: Any = nibabel.load(path)
+        return nibabel.load(file)
     except (*DAMAGE, ImageFileError, HeaderDataError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else "it may be truncated or damaged"
-        raise UserError(f"{path} cannot be read: {reason}") from error
-    return np.array(image.affine, dtype=np.float64), math.prod(image.shape[3:])
+        raise UserError(f"{file} cannot be read: {reason}") from error
+
+
+def _header(image: Any, content: bytes) -> Header:
+    """Return the geometry of nibabel's image, of which ``content`` are the first bytes at least."""
+    header = image.header.copy()
+    x, y, z = (*image.shape[:3], 1, 1)[:3]
+    header.set_data_shape((x, y, z))
+    affine = np.array(image.affine, dtype=np.float64)
+    stored = type(header)(content[: header.sizeof_hdr], check=False)["pixdim"][1 : 1 + len(image.shape[:3])]
+    spacing_mm = _spacing_mm(stored, header, affine)
+    return Header(affine, spacing_mm, (z, y, x), nifti=header)
 
 
 def write_nifti(path: Path, volume: Volume) -> None:

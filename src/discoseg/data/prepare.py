@@ -102,7 +102,7 @@ def resize_labels(stack: NDArray[np.generic], shape: tuple[int, int]) -> NDArray
     """Resize the last two axes of a label map by taking the label at each new pixel's centre."""
     rows = ((np.arange(shape[0]) + 0.5) * stack.shape[-2] / shape[0]).astype(np.intp)
     columns = ((np.arange(shape[1]) + 0.5) * stack.shape[-1] / shape[1]).astype(np.intp)
-    return np.ascontiguousarray(stack[..., rows[:, None], columns[None, :]])
+    return stack.take(columns, axis=-1).take(rows, axis=-2)
 
 
 def image_to_grid(volumes: Sequence[Volume], grid: Grid, *, name: str) -> NDArray[np.float32]:

@@ -161,9 +161,7 @@ def read_volume(path: Path | str) -> Volume:
     A file of several channels (a 4D NIfTI file, a coloured picture) is read one by one: `scan.nii.gz[0]` is the first.
     """
     path = Path(path)
-    suffix = _require_image_suffix(path)
-    if not file_of(path).is_file():
-        raise UserError(f"{path} is not a file" if file_of(path).exists() else f"{path} does not exist")
+    suffix = _require_image_file(path)
     if suffix.startswith(".nii"):
         from discoseg.data.nifti import read_nifti as read
     elif suffix in METAIMAGE_SUFFIXES:
@@ -171,9 +169,28 @@ def read_volume(path: Path | str) -> Volume:
     else:
         from discoseg.data.raster import read_raster as read
     volume = read(path)
-    if not np.isfinite(volume.affine).all() or np.linalg.matrix_rank(volume.affine) < 4:
-        raise UserError(f"{path}: its affine is singular, so its voxels have no place in the world")
+    _require_place(path, volume.affine)
     return volume
+
+
+def read_geometry(path: Path | str) -> Volume:
+    """Return a volume with the geometry of the one that :func:`read_volume` reads, from the file's header alone.
+
+    Its voxels are all 0 and take no memory.
+    """
+    path = Path(path)
+    if _require_image_file(path).startswith(".nii"):
+        from discoseg.data.nifti import read_nifti_geometry as read
+    else:
+        from discoseg.data.itk import read_itk_geometry as read
+    header = read(path)
+    _require_place(path, header.affine)
+    return Volume(np.broadcast_to(np.uint8(0), header.shape), header.affine, header.spacing_mm, header)
+
+
+def _require_place(path: Path, affine: NDArray[np.float64]) -> None:
+    if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine) < 4:
+        raise UserError(f"{path}: its affine is singular, so its voxels have no place in the world")
 
 
 def read_label_map(path: Path | str) -> Volume:
@@ -239,6 +256,13 @@ def write_volume(path: Path | str, volume: Volume) -> None:
     else:
         from discoseg.data.raster import write_raster as write
     write(path, volume)
+
+
+def _require_image_file(path: Path) -> str:
+    suffix = _require_image_suffix(path)
+    if not file_of(path).is_file():
+        raise UserError(f"{path} is not a file" if file_of(path).exists() else f"{path} does not exist")
+    return suffix
 
 
 def _require_image_suffix(path: Path) -> str:

@@ -65,15 +65,11 @@ def make_seeds(
     clicked = {} if clicks is None else _by_case(read_clicks(clicks), dataset, values)
     chosen = _chosen(dataset, training, clicked, clicks)
     if atlas is None:
-        frame = Grid(grid.shape, grid.clip_percent, common_orientation(training))
-        book = _build(prepare_cases(training, frame, progress=prepare_progress), dataset, values)
-        meta: dict[str, Any] = {"grid": list(frame.shape), "orientation": frame.orientation}
+        book = build_book(dataset, training, values, grid, progress=prepare_progress)
     else:
-        found, meta = load_atlas(atlas)
-        frame = _frame_of(atlas, meta, grid)
-        book = _choose(atlas, found, values, single=len(dataset.labels) == 2)
+        book = read_book(atlas, dataset, values, grid)
+    frame, atlases = book.frame, book.atlases
     prepared = prepare_cases(chosen, frame, progress=prepare_progress)
-    atlases = dict(zip(values, book.values(), strict=True))
     all_seeds = [  # of all of them before the first is written
         _seeds(item, atlases, clicked.get(item.case.name, {}), dataset, frame) for item in prepared
     ]
@@ -88,8 +84,43 @@ def make_seeds(
         )
         seeded.append(SeededCase(item.case, _statistics(item, seeds, values, dataset)))
         progress(len(seeded), len(prepared))
-    save_atlas(out / "atlas.npz", book, meta=meta)
+    book.save(out / "atlas.npz")
     return seeded
+
+
+@dataclass(frozen=True)
+class Book:
+    """An atlas of each structure, by its value in the dataset, on the grid ``frame``."""
+
+    atlases: dict[int, Atlas]
+    frame: Grid
+    stored: dict[int, Atlas]  # by the values they were built for, which a single one need not share
+    meta: dict[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write what :func:`read_book` reads."""
+        save_atlas(path, self.stored, meta=self.meta)
+
+
+def build_book(
+    dataset: Dataset,
+    training: Sequence[Case],
+    values: Sequence[int],
+    grid: GridConfig,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Book:
+    """Build the atlases of the structures ``values`` from those of ``training`` that have complete masks."""
+    frame = Grid(grid.shape, grid.clip_percent, common_orientation(training))
+    atlases = _build(prepare_cases(training, frame, progress=progress), dataset, values)
+    return Book(atlases, frame, atlases, {"grid": list(frame.shape), "orientation": frame.orientation})
+
+
+def read_book(path: Path, dataset: Dataset, values: Sequence[int], grid: GridConfig) -> Book:
+    """Read the atlases of the structures ``values`` from a file; it has its own grid, but for the intensities."""
+    found, meta = load_atlas(path)
+    stored = _choose(path, found, values, single=len(dataset.labels) == 2)
+    return Book(dict(zip(values, stored.values(), strict=True)), _frame_of(path, meta, grid), stored, meta)
 
 
 def _by_case(clicks: Mapping[tuple[str, str], Click], dataset: Dataset, values: Sequence[int]) -> Clicked:

@@ -1,0 +1,108 @@
+"""What is annotated of one case: a small record, and layers of voxels beside it."""
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discoseg.data.files import write_atomically
+from discoseg.errors import UserError
+
+CaseState = Literal["new", "begun", "done"]
+STATES: tuple[CaseState, ...] = ("new", "begun", "done")
+Voxel = tuple[int, int, int]  # (x, y, z) of the image's file, from 0
+BoundsMl = tuple[float | None, float | None]  # low and high; None where that side is open
+
+
+@dataclass(frozen=True)
+class Record:
+    """A case's annotation without its voxels; clicks, bounds and sizes are by the structure's name.
+
+    ``revision`` counts its changes; ``layers`` is the revision that its layers were written at, None where it has none.
+    """
+
+    state: CaseState = "new"
+    revision: int = 0
+    clicks: Mapping[str, Voxel] = field(default_factory=dict)
+    bounds_ml: Mapping[str, BoundsMl] = field(default_factory=dict)
+    sizes_vox: Mapping[str, int] = field(default_factory=dict)
+    layers: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what :meth:`from_json` reads."""
+        return {
+            "state": self.state,
+            "revision": self.revision,
+            "clicks": {name: list(voxel) for name, voxel in self.clicks.items()},
+            "bounds_ml": {name: list(bounds) for name, bounds in self.bounds_ml.items()},
+            "sizes_vox": dict(self.sizes_vox),
+            "layers": self.layers,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> "Record":
+        """Return the record that :meth:`to_json` gave; a KeyError, TypeError or ValueError where it is no such."""
+        if entry["state"] not in STATES:
+            raise ValueError(f"no state: {entry['state']!r}")
+        return cls(
+            entry["state"],
+            int(entry["revision"]),
+            {name: (int(x), int(y), int(z)) for name, (x, y, z) in entry["clicks"].items()},
+            {name: (low, high) for name, (low, high) in entry["bounds_ml"].items()},
+            {name: int(count) for name, count in entry["sizes_vox"].items()},
+            entry["layers"],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The voxels of one case, each (z, y, x) in the geometry of its image.
+
+    ``labels`` is the weak label map: values of structures, 0 background, the dataset's ignore value elsewhere;
+    ``seeds`` alike, what the clicks alone would make; ``painted`` says where a hand painted, or erased, over it.
+    Elsewhere labels and seeds are equal.
+    """
+
+    labels: NDArray[np.uint8]
+    seeds: NDArray[np.uint8]
+    painted: NDArray[np.bool_]
+
+    @classmethod
+    def blank(cls, shape: tuple[int, ...], ignore: int) -> "Layers":
+        """Return layers of ``shape`` (z, y, x) in which nothing is annotated."""
+        nothing = np.full(shape, ignore, np.uint8)
+        return cls(nothing, nothing, np.zeros(shape, bool))
+
+    def is_blank(self, ignore: int) -> bool:
+        """Say whether nothing is annotated, nor erased."""
+        return not (self.painted.any() or (self.labels != ignore).any() or (self.seeds != ignore).any())
+
+
+def write_layers(path: Path, layers: Layers) -> None:
+    """Write layers to one file, all or nothing; weakly compressed, for they are written at every stroke."""
+    parts = {"labels": layers.labels, "seeds": layers.seeds, "painted": np.packbits(layers.painted)}
+    with (
+        write_atomically(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file,
+    ):
+        file.writestr("shape", " ".join(map(str, layers.labels.shape)))
+        for name, array in parts.items():
+            file.writestr(name, memoryview(np.ascontiguousarray(array)).cast("B"))  # type: ignore[arg-type]
+
+
+def read_layers(path: Path) -> Layers:
+    """Read what :func:`write_layers` wrote."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            z, y, x = map(int, file.read("shape").split())
+            labels, seeds, bits = (np.frombuffer(file.read(n), np.uint8) for n in ("labels", "seeds", "painted"))
+        painted = np.unpackbits(bits, count=z * y * x).view(bool)
+        return Layers(labels.reshape(z, y, x), seeds.reshape(z, y, x), painted.reshape(z, y, x))
+    except FileNotFoundError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is damaged: remove it and its case from state.json, and annotate it again") from error
