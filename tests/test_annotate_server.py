@@ -178,7 +178,8 @@ def test_trainings_run_beside_the_server(
         assert goes_on.status_code == 200
         assert wait_for(training, "finished").epochs == 50_000
         asked = (tmp_path / "asked").read_text()
-        assert asked == f"-m discoseg train {phantoms.resolve()} --out {out}/runs/run-1 --quiet --resume --epochs 50000\n"
+        run = out / "runs" / "run-1"
+        assert asked == f"-m discoseg train {phantoms.resolve()} --out {run} --quiet --resume --epochs 50000\n"
         assert sorted(client.get("/api/dataset").json()["suggested"]) == ["phantom_002", "phantom_004"]
         again = client.post("/api/training", json={"name": "run-1"})
         assert again.status_code == 422
