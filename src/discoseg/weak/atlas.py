@@ -86,6 +86,8 @@ def merge_seeds(seeds: Sequence[NDArray[np.int8]]) -> NDArray[np.int8]:
     >>> merge_seeds([one, other])
     array([ 1, -1,  0, -1,  2], dtype=int8)
     """
+    if len(seeds) == 1:
+        return seeds[0]
     stack = np.stack(seeds)
     claims = np.count_nonzero(stack == 1, axis=0)
     merged = np.where((stack == 0).all(axis=0), 0, -1).astype(np.int8)

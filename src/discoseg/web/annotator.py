@@ -65,7 +65,7 @@ class Annotator:
                 clicks[structure] = voxel
             by_value = {self.dataset.labels[name]: at for name, at in clicks.items() if name in self.dataset.labels}
             seeds = self._seeder.seeds(self.cases[case], self.images.geometry(case), by_value)
-            labels = np.where(layers.painted, layers.labels, seeds)
+            labels = np.where(layers.painted, layers.labels, seeds) if layers.painted.any() else seeds
             return _begun(replace(record, clicks=clicks)), Layers(labels, seeds, layers.painted)
 
         return self.store.repaint(case, revision, edit)

@@ -1,5 +1,6 @@
 """What is annotated of one case: a small record, and layers of voxels beside it."""
 
+import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -83,26 +84,48 @@ class Layers:
 
 
 def write_layers(path: Path, layers: Layers) -> None:
-    """Write layers to one file, all or nothing; weakly compressed, for they are written at every stroke."""
-    parts = {"labels": layers.labels, "seeds": layers.seeds, "painted": np.packbits(layers.painted)}
+    """Write layers to one file, all or nothing, and quickly, for that happens at every stroke.
+
+    Of each layer only the box is written outside of which it is like its first voxel.
+    """
+    parts = {"labels": layers.labels, "seeds": layers.seeds, "painted": layers.painted}
+    about: dict[str, Any] = {"shape": layers.labels.shape}
     with (
         write_atomically(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file,
     ):
-        file.writestr("shape", " ".join(map(str, layers.labels.shape)))
         for name, array in parts.items():
-            file.writestr(name, memoryview(np.ascontiguousarray(array)).cast("B"))  # type: ignore[arg-type]
+            box = _box(array != array[0, 0, 0])
+            about[name] = {"fill": int(array[0, 0, 0]), "box": [[part.start, part.stop] for part in box]}
+            file.writestr(name, np.ascontiguousarray(array[box]).tobytes())
+        file.writestr("about.json", json.dumps(about))
 
 
 def read_layers(path: Path) -> Layers:
     """Read what :func:`write_layers` wrote."""
     try:
         with zipfile.ZipFile(path) as file:
-            z, y, x = map(int, file.read("shape").split())
-            labels, seeds, bits = (np.frombuffer(file.read(n), np.uint8) for n in ("labels", "seeds", "painted"))
-        painted = np.unpackbits(bits, count=z * y * x).view(bool)
-        return Layers(labels.reshape(z, y, x), seeds.reshape(z, y, x), painted.reshape(z, y, x))
+            about = json.loads(file.read("about.json"))
+            labels, seeds, painted = (_unbox(file, about, name) for name in ("labels", "seeds", "painted"))
+        return Layers(labels, seeds, painted.view(bool))
     except FileNotFoundError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} is damaged: remove it and its case from state.json, and annotate it again") from error
+
+
+def _box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
+    """Return the smallest box (z, y, x) that has all of a mask; an empty one where there is nothing."""
+    box: list[slice] = []
+    for axis in range(3):  # each within what those before have left
+        part = mask[tuple(box)]
+        inside = np.flatnonzero(part.any(axis=tuple(other for other in range(3) if other != axis)))
+        box.append(slice(int(inside[0]), int(inside[-1]) + 1) if inside.size else slice(0, 0))
+    return tuple(box)
+
+
+def _unbox(file: zipfile.ZipFile, about: dict[str, Any], name: str) -> NDArray[np.uint8]:
+    array = np.full(about["shape"], about[name]["fill"], np.uint8)
+    box = tuple(slice(first, last) for first, last in about[name]["box"])
+    array[box] = np.frombuffer(file.read(name), np.uint8).reshape(array[box].shape)
+    return array
