@@ -343,9 +343,10 @@ def test_voxels_of_any_orientation_are_where_the_picture_shows_them(context: Bro
     (tmp_path / "turned").mkdir()
     affine = np.array([[0, -2, 0, 0], [0, 0, 1.5, 0], [4, 0, 0, 0], [0, 0, 0, 1.0]])
     nib.save(nib.Nifti1Image(image, affine), tmp_path / "turned/a.nii.gz")
-    flat = nib.Nifti1Image(image, np.eye(4))
-    flat.header["pixdim"][1:4] = 1, 1, 4  # as in ACDC's files, whose affines say 1 mm
-    nib.save(flat, tmp_path / "turned/b.nii.gz")
+    for name, affine_mm, pixdim_mm in (("b", 1, 4), ("c", 4, 1)):  # as in ACDC's files, and the other way round
+        flat = nib.Nifti1Image(image, np.diag([1.0, 1, affine_mm, 1]))
+        flat.header["pixdim"][3] = pixdim_mm
+        nib.save(flat, tmp_path / f"turned/{name}.nii.gz")
     server = Server(tmp_path / "turned")
     server.start()
     try:
@@ -372,11 +373,12 @@ def test_voxels_of_any_orientation_are_where_the_picture_shows_them(context: Bro
             ]
         wait_for(page, "s.saved === 'saved'")
         zoom_move_and_window(page, block)
-        page.keyboard.press("n")
-        wait_for(page, "s.case === 'b' && !s.loading")
         page.keyboard.press("c")
-        here, right, up = (page.evaluate(f"discoseg.pixelOf({voxel})") for voxel in ([5, 9, 9], [6, 9, 9], [5, 9, 10]))
-        assert abs(up[1] - here[1]) == pytest.approx(4 * abs(right[0] - here[0]), rel=1e-3)
+        for case in "bc":
+            page.keyboard.press("n")
+            wait_for(page, f"s.case === '{case}' && !s.loading")
+            here, right, up = (page.evaluate(f"discoseg.pixelOf([{v}])") for v in ("5, 9, 9", "6, 9, 9", "5, 9, 10"))
+            assert abs(up[1] - here[1]) == pytest.approx(4 * abs(right[0] - here[0]), rel=1e-3)
     finally:
         server.stop(signal.SIGINT)
 

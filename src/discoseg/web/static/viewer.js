@@ -297,13 +297,8 @@ export class Viewer {
   }
 }
 
-/** Let an image have the spacing that the server tells: some files (ACDC's) say 1 mm in their affine, which is not so. */
+/** Let an image have the spacing that the server tells: it knows what to believe where pixdim and affine disagree. */
 function setSpacing(image, spacing_mm) {
-  const { affine, pixDims } = image.hdr;
-  spacing_mm.forEach((mm, axis) => {
-    const length = Math.hypot(affine[0][axis], affine[1][axis], affine[2][axis]);
-    for (let row = 0; row < 3; row++) affine[row][axis] *= mm / length;
-    pixDims[axis + 1] = mm;
-  });
+  spacing_mm.forEach((mm, axis) => (image.hdr.pixDims[axis + 1] = mm)); // slices are drawn by these
   image.calculateRAS();
 }
