@@ -292,14 +292,16 @@ def test_nothing_is_lost_when_the_server_is_killed(context: BrowserContext, serv
 
 
 def test_a_training_is_started_watched_and_its_result_shown(context: BrowserContext, server: Server) -> None:
+    page = open_case(context, server, "phantom_005")
+    page.keyboard.press("x")
     for case in ("phantom_005", "phantom_006"):
-        page = open_case(context, server, case)
+        wait_for(page, f"s.case === '{case}' && !s.loading")
         voxel = centre(server, case, "LV")
-        page.keyboard.press("x")
         page.keyboard.press("3")
         go_to_slice(page, voxel[2])
         click(page, voxel)
         wait_for(page, "s.counts[3] > 0 && s.saved === 'saved'")
+        page.keyboard.press("n")  # the last case has no next one
     page.get_by_label("Method").select_option("partial")
     page.get_by_label("Name", exact=True).fill("from-page")
     page.get_by_role("button", name="Train", exact=True).click()
