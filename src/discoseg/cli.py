@@ -103,8 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
         status = terminal.fail(f"error: {where}{error.strerror or error}", 2)
-    except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError" and "allocate memory" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if not known and "allocate memory" not in str(error):
             raise
         advice = "lower --optimiser.batch, --grid.shape, --network.width or depth"
         status = terminal.fail(f"error: out of memory; {advice}", 2)

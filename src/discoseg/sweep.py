@@ -93,13 +93,15 @@ def fit_many(
     on_cuda = choose_device(device).type == "cuda"
     workers = at_once or (_AT_ONCE_ON_CUDA if on_cuda else usable_cores())
     given = {"seeds": seeds, "split": split, "validation_fraction": validation_fraction}
+    begun = {run: resume and (run / "config.toml").is_file() for run in runs}
+    left = {run: config for run, config in runs.items() if not (begun[run] and _is_finished(run, config))}
+    # Who trains alone has all cores, and all memory; not so who is left alone: other threads round differently.
+    workers = max(1, min(workers, len(runs)))
     jobs = []
-    for run, config in runs.items():
-        begun = resume and (run / "config.toml").is_file()
-        if not (begun and _is_finished(run, config)):
-            RunFolder.require_usable(run, resume=begun)
-            sources = _recorded(run, given) if begun else given
-            jobs.append(Job(dataset, run, config, begun, sources, budget_gib(memory_gib) / workers))
+    for run, config in left.items():
+        RunFolder.require_usable(run, resume=begun[run])
+        sources = _recorded(run, given) if begun[run] else given
+        jobs.append(Job(dataset, run, config, begun[run], sources, budget_gib(memory_gib) / workers))
     with ExitStack() as stack:
         submit, reports, stop = (_start_threads if on_cuda else _start_processes)(stack, workers)
         failures = _run_all(jobs, workers, submit, reports, stop, progress)

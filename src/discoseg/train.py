@@ -89,7 +89,8 @@ def train_on(
     RunFolder.require_usable(run, resume=resume)
     training, validation = material.training, material.validation
     copied = 5 * len(config.priors) * len(material.slices.structures) * material.slices.seeds.numel()  # bytes
-    with _own_stream(material.device), Checkpoints(beside=material.memory.reserve(copied)) as checkpoints:
+    room = material.device.type == "cuda" or material.memory.reserve(copied)  # a GPU's copy lies on the GPU
+    with _own_stream(material.device), Checkpoints(beside=room) as checkpoints:
         with _seeding, undisturbing():
             torch.manual_seed(config.seed)
             state = start_state(material.slices, config, material.memory)
@@ -101,6 +102,8 @@ def train_on(
             folder.rewind(state.epoch)
             folder.write_config(config)  # more epochs may be wanted now
         else:
+            if resume:  # stopped before its first checkpoint
+                folder.rewind(0)
             folder.write_start(config, model, sources or {}, training, validation, material.device, material.data)
         predict, validate = work.predict, work.validate
         if state.epoch == config.epochs:  # nothing to train, but to score

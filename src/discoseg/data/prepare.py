@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,9 @@ from discoseg.errors import UserError
 
 _T = TypeVar("_T", bound=np.generic)
 _VERSION = 3  # of what is cached; raise it when preparation changes
+# numpy reads a file's header with Python's parser, which in Python 3.11 can fail when two threads use it at a time
+# (CPython issue 106905: "AST constructor recursion depth mismatch").
+_parsing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -257,7 +261,9 @@ def _cached(
                 reason = error.strerror or error
                 raise UserError(f"cannot write to the cache {cache}: {reason}; set DISCOSEG_CACHE elsewhere") from error
     try:
-        return np.load(entry / "array.npy", mmap_mode="r"), json.loads((entry / "meta.json").read_text("utf-8"))
+        with _parsing:
+            array = np.load(entry / "array.npy", mmap_mode="r")
+        return array, json.loads((entry / "meta.json").read_text("utf-8"))
     except (OSError, ValueError) as error:  # a crash of the machine can leave an entry without its content
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             raise UserError(

@@ -275,7 +275,7 @@ def _write(
     match what:
         case "table1" | "table2" | "ours" | "scribbles" | "folds" | "ablations" | "search":
             by: tables.By = "variant" if what in ("ablations", "search") else "mu" if what == "table2" else "eps"
-            rows = tables.collect_rows(cells, results, tasks, by=by)
+            rows = tables.collect_rows(_whole_folds(cells, results, made), results, tasks, by=by)
             parts = [tables.write_markdown(rows, by=by)]
             parts += [tables.write_bounds(rows)] if by == "eps" else []
             parts += [tables.write_structures(rows)] if what in ("scribbles", "folds") else []
@@ -302,6 +302,23 @@ def _write(
             if rows_of_tasks:
                 draw_comparison(rows_of_tasks, out / "comparison.png")
                 made.files.append(out / "comparison.png")
+
+
+def _whole_folds(cells: Sequence[Cell], results: Mapping[str, Result], made: Reproduction) -> list[Cell]:
+    """Leave out folds that some method has no result of yet: means over different patients do not compare."""
+    begun = {(cell.task, cell.method) for cell in cells if cell.name in results}
+    missing = {
+        (cell.task, cell.fold)
+        for cell in cells
+        if cell.fold is not None and (cell.task, cell.method) in begun and cell.name not in results
+    }
+    whole = [cell for cell in cells if (cell.task, cell.fold) not in missing]
+    if not any(cell.name in results for cell in whole):
+        return list(cells)
+    if missing:
+        folds = ", ".join(str(fold) for _, fold in sorted(missing, key=str))
+        made.notes.append(f"left out of the table, because not every method has a result of them: folds {folds}")
+    return whole
 
 
 def _with_run(cells: Sequence[Cell], out: Path, made: Reproduction) -> list[Cell]:

@@ -26,7 +26,8 @@ METHOD_TITLES: dict[Method, str] = {
 
 
 _CSV_COLUMNS = (
-    *("task", "method", "eps", "mu", "variant", "seeds", "paper", "best_mean", "best_std", "last_mean", "last_std"),
+    *("task", "method", "eps", "mu", "variant", "seeds", "folds", "paper"),
+    *("best_mean", "best_std", "last_mean", "last_std"),
     *("inside_bounds", "train_size_ratio_std", "epochs", "seconds"),
 )
 
@@ -80,8 +81,10 @@ def write_csv(rows: Sequence[Row]) -> str:
         epochs = max((len(r.history["val_dice"]) for r in row.results), default=0)
         values = [row.paper, *spread, *ends]
         paper_dice, *ours = ("" if math.isnan(value) else f"{value:.4f}" for value in values)
-        setting = row.task.name, row.method, _text(row.eps), _text(row.mu), row.variant, len(row.results)
-        writer.writerow([*setting, paper_dice, *ours, epochs, round(sum(r.seconds for r in row.results))])
+        setting = row.task.name, row.method, _text(row.eps), _text(row.mu), row.variant
+        seeds, folds = {r.cell.seed for r in row.results}, {r.cell.fold for r in row.results} - {None}
+        seconds = round(sum(r.seconds for r in row.results))
+        writer.writerow([*setting, len(seeds), len(folds) or "", paper_dice, *ours, epochs, seconds])
     return text.getvalue()
 
 

@@ -7,6 +7,7 @@ have several structures, each laid on its own click.
 """
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
 
 Index = tuple[int, int, int]  # (z, y, x)
+
+_BROKEN = (EOFError, BadZipFile, zlib.error, NotImplementedError)  # what unpacking a damaged archive ends in
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def load_atlas(path: Path) -> tuple[dict[int, Atlas], dict[str, Any]]:
             return {label: Atlas(several) for label, several in templates.items()}, meta
     except FileNotFoundError as error:
         raise UserError(f"cannot read the atlas {path}: no such file") from error
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, BadZipFile) as error:
+    except (*_BROKEN, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a whole atlas file: build it again with `discoseg seeds`") from error
 
 

@@ -86,6 +86,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen(128)  # before the address is printed: who is quick waits instead of being refused
     except (OSError, OverflowError) as error:
         raise UserError(f"cannot listen on --host {host} --port {port}: {error}") from error
     return listening
