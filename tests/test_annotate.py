@@ -24,6 +24,7 @@ from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import make_phantom
 from discoseg.data.volume import read_label_map, read_volume, same_geometry, write_volume
 from discoseg.errors import UserError
+from discoseg.weak.atlas import load_atlas, save_atlas
 from discoseg.web.annotator import Annotator
 from discoseg.web.app import create_app
 from discoseg.web.drawing import Palette, unpack
@@ -84,6 +85,11 @@ def test_only_who_has_the_token_is_answered(client: TestClient) -> None:
     assert "SameSite=Strict" in cookie
     assert "page" in client.get("/").text  # by the cookie
     assert client.get("/api/dataset").status_code == 200
+    client.cookies.clear()
+    for others in ('a="b; c={"d": 1}', "a b=c", "=; é"):  # of other servers of this machine
+        mixed = f"{others}; discoseg-8000={TOKEN}; e=f".encode()
+        assert client.get("/api/dataset", headers={b"Cookie": mixed}).status_code == 200, others
+    assert client.get("/api/dataset", headers={"Cookie": f"x-discoseg-8000={TOKEN}"}).status_code == 403
 
 
 def test_other_addresses_and_other_pages_are_refused(client: TestClient) -> None:
@@ -174,10 +180,15 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(client: TestClient, 
     bodies += [gzip.compress(drawing.tobytes()[:-1]), gzip.compress(drawing.tobytes() + b"\0")]
     for content in bodies:
         assert put_drawing(client, "phantom_001", 0, content).status_code == 422
+    order = {**OCTETS, "X-Revision": "0", "X-Structures": "3,1"}
+    swapped = client.put(f"{case}/labels", content=whole, headers=order)
+    assert (swapped.status_code, "reload" in swapped.json()["detail"]) == (412, True)
     late = put_drawing(client, "phantom_001", 7, whole)
     assert (late.status_code, late.json()["revision"]) == (409, 0)
     assert client.put("/api/cases/nobody/state", json={"state": "done", "revision": 0}).status_code == 404
     assert (tmp_path / "out/state.json").read_bytes() == before
+    same = client.put(f"{case}/labels", content=whole, headers={**order, "X-Structures": "1,3"})
+    assert same.json()["revision"] == 1
 
 
 def test_bodies_are_limited_before_they_are_unpacked(client: TestClient) -> None:
@@ -300,6 +311,40 @@ def test_the_command_says_what_is_missing(
     assert "nothing.npz" in fail("--atlas", str(tmp_path / "nothing.npz"))
     assert "not both" in fail("--atlas", str(tmp_path / "nothing.npz"), "--build-atlas")
     assert "nothing.toml" in fail("--preset", str(tmp_path / "nothing.toml"))
+
+
+def test_a_kept_atlas_loses_no_structure(
+    phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("discoseg.web.serve.STATIC", page(tmp_path / "static"))
+    monkeypatch.setattr("discoseg.web.serve.serve", lambda annotator, **settings: annotator.store.close())
+
+    def annotate(dataset: Path, *options: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as done:
+            main(["annotate", str(dataset), "--out", str(tmp_path / "out"), *options])
+        return int(done.value.code or 0), capsys.readouterr().err
+
+    (tmp_path / "images").mkdir()
+    write_volume(tmp_path / "images" / "a.nii.gz", make_phantom(0, in_plane=(24, 30)).image)
+    status, line = annotate(tmp_path / "images", "--build-atlas")
+    assert (status, len(line.splitlines())) == (2, 1)
+    assert "no training case has a complete mask" in line
+
+    kept = tmp_path / "out" / "atlas.npz"
+    assert annotate(phantoms, "--label", "RV,LV", "--build-atlas")[0] == 0
+    before = kept.read_bytes()
+    assert annotate(phantoms, "--label", "LV")[0] == 0
+    assert annotate(phantoms, "--label", "LV", "--atlas", str(tmp_path / "static" / ".." / "out" / "atlas.npz"))[0] == 0
+    assert kept.read_bytes() == before
+    assert annotate(phantoms, "--label", "LV", "--build-atlas")[0] == 0
+    atlases, meta = load_atlas(kept)
+    assert sorted(atlases) == [1, 3]
+    save_atlas(tmp_path / "coarse.npz", {3: atlases[3]}, meta=meta | {"grid": [32, 32]})
+    before = kept.read_bytes()
+    status, line = annotate(phantoms, "--label", "LV", "--atlas", str(tmp_path / "coarse.npz"))
+    assert (status, len(line.splitlines())) == (2, 1)
+    assert "labels 1 on another grid" in line
+    assert kept.read_bytes() == before
 
 
 def test_any_host_but_this_machine_is_warned_of(

@@ -371,3 +371,58 @@ def test_background_waits_for_the_click_on_every_structure(phantoms: Path, tmp_p
     assert set(np.unique(annotator.drawing("phantom_001")[1])) == {0, 2}
     annotator.click("phantom_001", 1, "RV", (12, 24, 4))
     assert 3 in annotator.drawing("phantom_001")[1]
+
+
+def test_seeds_of_structures_that_are_not_annotated_now_stay(phantoms: Path, tmp_path: Path) -> None:
+    dataset = find_dataset(phantoms)
+    training = [case for case in dataset.cases if not case.test]
+    grid = GridConfig((64, 64))
+    both = build_book(dataset, training, [1, 3], grid)
+    annotator = Annotator(dataset, tmp_path / "out", structures={"RV": 1, "LV": 3}, book=both)
+    annotator.click("phantom_001", 0, "LV", (24, 24, 4))
+    annotator.click("phantom_001", 1, "RV", (12, 24, 4))
+    before = annotator.store.read("phantom_001")[1].labels
+    annotator.store.close()
+    book = build_book(dataset, training, [3], grid)
+    only_lv = Annotator(dataset, tmp_path / "out", structures={"LV": 3}, book=book)
+    only_lv.click("phantom_001", 2, "LV", (26, 24, 4))
+    after = only_lv.store.read("phantom_001")[1].labels
+    assert np.array_equal(after == 1, before == 1)
+    assert ((after == 3) != (before == 3)).any()  # the click's own went with it
+    assert (after == 0).any()
+    assert (before[after == 0] == 0).all()
+    only_lv.click("phantom_001", 3, "LV", None)
+    assert set(np.unique(only_lv.store.read("phantom_001")[1].labels)) == {1, IGNORE}
+    only_lv.store.close()
+    again = Annotator(dataset, tmp_path / "out", structures={"RV": 1, "LV": 3}, book=both)
+    again.click("phantom_001", 4, "LV", (24, 24, 4))
+    assert np.array_equal(again.store.read("phantom_001")[1].labels, before)
+
+
+def test_a_map_that_could_not_be_written_is_written_later(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, volume: Volume) -> None:
+        raise UserError(f"cannot write {path}: no space left on device")
+
+    annotator = open_annotator(dataset, tmp_path / "out")
+    models = {"a": Model(), "c": Model()}
+    for case, later in (("a", "change"), ("c", "training")):
+        action = ("click", "LV", (2, 2, 1))
+        with monkeypatch.context() as patch:
+            patch.setattr("discoseg.web.store.write_volume", fail)
+            with pytest.raises(UserError, match="cannot write"):
+                act(annotator, case, models[case].revision, action)
+            models[case].act(action)  # it counts
+            with pytest.raises(UserError, match="cannot write"), annotator.store.still():
+                raise AssertionError("a training would miss the map")
+        assert not (tmp_path / "out/labels" / FILES[case]).exists()
+        if later == "change":
+            act(annotator, "c", 0, ("mark", "begun"))
+            models["c"].act(("mark", "begun"))
+        else:
+            with annotator.store.still():
+                pass
+        assert (tmp_path / "out/labels" / FILES[case]).is_file()
+    annotator.store.close()
+    require_equal(dataset, tmp_path / "out", models)

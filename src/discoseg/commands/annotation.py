@@ -73,8 +73,10 @@ class Annotate(Voice):
         elif self.atlas is not None or kept.is_file():
             book = read_book(self.atlas or kept, dataset, values, GridConfig())
         annotator = Annotator(dataset, out, structures=structures, book=book)
-        if book is not None and self.atlas != kept:
-            book.save(kept)
+        if book is not None and (
+            self.build_atlas or (self.atlas is not None and self.atlas.resolve() != kept.resolve())
+        ):
+            book.save_into(kept)
         serve(
             annotator,
             static=STATIC,

@@ -101,6 +101,19 @@ class Book:
         """Write what :func:`read_book` reads."""
         save_atlas(path, self.stored, meta=self.meta)
 
+    def save_into(self, path: Path) -> None:
+        """Write the atlases to a file in which those of other structures stay; they must be on the same grid."""
+        if not path.is_file():
+            return self.save(path)
+        found, meta = load_atlas(path)
+        others = {value: atlas for value, atlas in found.items() if value not in self.atlases}
+        if others and any(meta.get(key) != self.meta[key] for key in ("grid", "orientation")):
+            raise UserError(
+                f"{path}: has labels {', '.join(map(str, others))} on another grid, which would be lost; "
+                "add them to --label, or choose another --out"
+            )
+        save_atlas(path, others | self.atlases, meta=self.meta)
+
 
 def build_book(
     dataset: Dataset,
@@ -111,6 +124,8 @@ def build_book(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Book:
     """Build the atlases of the structures ``values`` from those of ``training`` that have complete masks."""
+    if not training:
+        raise _no_mask(dataset)
     frame = Grid(grid.shape, grid.clip_percent, common_orientation(training))
     atlases = _build(prepare_cases(training, frame, progress=progress), dataset, values)
     return Book(atlases, frame, atlases, {"grid": list(frame.shape), "orientation": frame.orientation})
@@ -159,13 +174,15 @@ def _chosen(dataset: Dataset, training: Sequence[Case], clicked: Clicked, clicks
     return [names[name] for name in clicked]
 
 
+def _no_mask(dataset: Dataset) -> UserError:
+    return UserError(f"{dataset.root}: no training case has a complete mask to build an atlas from; pass --atlas FILE")
+
+
 def _build(prepared: Sequence[Prepared], dataset: Dataset, values: Sequence[int]) -> dict[int, Atlas]:
     """Return an atlas of each structure; with several, cases that lack one take no part in its atlas."""
     complete = [item for item in prepared if item.is_complete(dataset.ignore)]
     if not complete:
-        raise UserError(
-            f"{dataset.root}: no training case has a complete mask to build an atlas from; pass --atlas FILE"
-        )
+        raise _no_mask(dataset)
     book = {}
     for value in values:
         masks = [(item.case, item.mask(value, ignore=dataset.ignore)) for item in complete]

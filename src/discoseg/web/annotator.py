@@ -63,8 +63,9 @@ class Annotator:
             clicks = {name: at for name, at in record.clicks.items() if name != structure}
             if voxel is not None:
                 clicks[structure] = voxel
-            by_value = {self.dataset.labels[name]: at for name, at in clicks.items() if name in self.dataset.labels}
+            by_value = {self.structures[name]: at for name, at in clicks.items() if name in self.structures}
             seeds = self._seeder.seeds(self.cases[case], self.images.geometry(case), by_value)
+            self._keep_others(layers.seeds, seeds)
             labels = np.where(layers.painted, layers.labels, seeds) if layers.painted.any() else seeds
             return _begun(replace(record, clicks=clicks)), Layers(labels, seeds, layers.painted)
 
@@ -103,6 +104,14 @@ class Annotator:
     def mark(self, case: str, revision: int, state: CaseState) -> Record:
         """Set a case's state."""
         return self.store.change(case, revision, lambda record: replace(record, state=state))
+
+    def _keep_others(self, before: NDArray[np.uint8], seeds: NDArray[np.uint8]) -> None:
+        """Put seeds (z, y, x) of structures that are not annotated now back; background does not spread beside them."""
+        others = [value for name, value in self.dataset.labels.items() if value and name not in self.structures]
+        kept = np.isin(before, others)
+        if kept.any():
+            seeds[(seeds == 0) & (before != 0)] = self.dataset.ignore
+            seeds[kept] = before[kept]
 
     def _require(self, structure: str) -> None:
         if structure not in self.structures:

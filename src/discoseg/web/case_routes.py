@@ -114,9 +114,17 @@ def case_routes(annotator: Annotator, runs: Runs, hub: Hub) -> APIRouter:
         "/cases/{case}/labels",
         openapi_extra={"requestBody": {"required": True, "content": OCTETS_CONTENT}},
     )
-    async def write_labels(case: str, request: Request, x_revision: Annotated[Revision, Header()]) -> CaseView:
-        """Make a gzipped drawing the case's."""
-        shape = (await run_in_threadpool(images.geometry, require(case))).shape
+    async def write_labels(
+        case: str,
+        request: Request,
+        x_revision: Annotated[Revision, Header()],
+        x_structures: Annotated[str | None, Header()] = None,
+    ) -> CaseView:
+        """Make a gzipped drawing the case's; X-Structures are the values its numbers stand for, joined by commas."""
+        require(case)
+        if x_structures not in (None, ",".join(map(str, annotator.palette.values))):
+            raise HTTPException(412, "the server annotates other structures now: reload this page")
+        shape = (await run_in_threadpool(images.geometry, case)).shape
         body = await _read_body(request, most_packed(shape))
 
         def paint() -> Record:

@@ -135,6 +135,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         (403, "no token"),
         (404, "no such thing"),
         (409, "another window was quicker, or a training runs"),
+        (412, "the drawing is of other structures"),
         (413, "the body is too large"),
         (422, "what was sent makes no sense"),
         (507, "the answer cannot be written to the disk"),

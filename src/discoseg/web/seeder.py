@@ -30,12 +30,10 @@ class Seeder:
 
         Where an unclicked structure lies is not known, so there is background only once each has its click.
         """
-        known = {} if self.book is None else {v: at for v, at in clicks.items() if v in self.book.atlases}
-        if self.book is not None and known:
-            seeds = self._by_atlas(self.book, case, geometry, known)
-        else:
-            seeds = np.full(geometry.shape, self.ignore, np.uint8)
-        balls = [(value, *_ball(at, geometry)) for value, at in clicks.items() if value not in known]
+        if self.book is not None and clicks:
+            return self._by_atlas(self.book, case, geometry, clicks)
+        seeds = np.full(geometry.shape, self.ignore, np.uint8)
+        balls = [(value, *_ball(at, geometry)) for value, at in clicks.items()]
         claims = np.zeros(geometry.shape, np.uint8)
         for value, box, inside in balls:
             seeds[box][inside] = value

@@ -2,7 +2,8 @@
 
 state.json is the truth about cases, layers/CASE.REVISION about their voxels. A change writes new layers, then
 state.json, which makes it count, and then what others read and what follows from these two: labels/, clicks.json,
-sizes.csv. Killed in between, the next start makes the rest: state.json names the case that was being changed.
+sizes.csv. Killed in between, the next start makes the rest: state.json names the case that was being changed. Where one
+of them cannot be written, the next change, or training, tries again.
 """
 
 import csv
@@ -47,6 +48,7 @@ class Store:
         self._dataset, self._cases, self._geometry = dataset, {case.name: case for case in cases}, geometry
         self._change = threading.Lock()
         self._unexported: set[str] = set()
+        self._stale: set[str] = set()  # cases whose label map is not that of their layers
         if not (out / "state.json").is_file():
             require_new_folder(out, hint="it holds no annotations; choose another --out")
             out.mkdir(parents=True, exist_ok=True)
@@ -103,8 +105,9 @@ class Store:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Let nothing change while the block runs."""
+        """Let nothing change while the block runs, in which all label maps are there."""
         with self._change:
+            self._export()
             yield
 
     def show(self, case: str) -> None:
@@ -133,7 +136,6 @@ class Store:
                 sizes = {name: int(np.count_nonzero(layers.labels == value)) for name, value in values}
                 record = replace(record, layers=record.revision, sizes_vox=sizes)
             self._commit(case, record, layers)
-            self._latest = case, record.layers, layers
             if before.layers is not None:
                 self._layers_of(case, before.layers).unlink(missing_ok=True)
             return record
@@ -150,7 +152,10 @@ class Store:
         self._unexported.add(case)
         self._write_state(records, self._shown)
         self._records = records
-        self._export(case, layers)
+        if layers is not None:
+            self._latest = case, record.layers, layers
+            self._stale.add(case)
+        self._export()
         return record
 
     def _read_layers(self, case: str, record: Record) -> Layers:
@@ -201,16 +206,16 @@ class Store:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        for case in sorted(self._unexported & self._cases.keys()):
-            self._export(case, self._read_layers(case, self.record(case)))
-        self._write_tables()
+        self._stale = self._unexported & self._cases.keys()
+        self._export()
 
-    def _export(self, case: str, layers: Layers | None) -> None:
-        """Write what follows from the state: the case's label map, if it has changed (``layers``), and the tables."""
-        if layers is not None:
-            self._write_map(case, layers)
+    def _export(self) -> None:
+        """Write what follows from the state and is not written yet: label maps, and the tables."""
+        for case in sorted(self._stale):
+            self._write_map(case, self._read_layers(case, self.record(case)))
+            self._stale.discard(case)
         self._write_tables()
-        self._unexported.discard(case)
+        self._unexported -= self._cases.keys()
 
     def map_path(self, case: str) -> Path:
         """Return where a case's weak label map lies, if it has one: its image's suffix."""
