@@ -28,7 +28,7 @@ from discoseg.data.volume import read_volume
 for needed in ("fastapi", "uvicorn", "playwright.sync_api"):
     pytest.importorskip(needed)
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright  # noqa: E402
 
 VIEWER = Path(__file__).parents[2] / "src/discoseg/web/static/vendor/niivue.umd.js"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -289,6 +289,53 @@ def test_nothing_is_lost_when_the_server_is_killed(context: BrowserContext, serv
     assert label[20, 30, z] == LABELS["MYO"]
     assert json.loads((server.out / "clicks.json").read_text())[case]["LV"] == {"voxel": [24, 24, z]}
     expect(page.locator("#save")).to_contain_text("Saved")
+
+
+def test_strokes_survive_reopening_broken_answers_and_undo_midway(context: BrowserContext, server: Server) -> None:
+    case = "phantom_001"
+    page = open_case(context, server, case)
+    held: list[Route] = []
+    page.route("**/labels", lambda route: held.append(route) if route.request.method == "PUT" else route.continue_())
+    z = state(page)["position"][2]
+    page.keyboard.press("1")
+    page.keyboard.press("b")
+    click(page, [4, 4, z])
+    wait_for(page, "s.unsaved === 1 && s.counts[1] > 0")
+    while not held:
+        page.wait_for_timeout(20)
+    page.keyboard.press("n")
+    wait_for(page, f"s.case !== null && s.case !== '{case}' && !s.loading")
+    page.keyboard.press("p")
+    wait_for(page, f"s.case === '{case}' && !s.loading")
+    assert state(page)["counts"][1] > 0  # though the server does not have it yet
+    assert held[0].request.headers["x-structures"] == "1,2,3"
+    held[0].continue_()
+    wait_for(page, "s.saved === 'saved' && s.unsaved === 0")
+    page.unroute("**/labels")
+
+    broken: list[Route] = []
+
+    def break_off(route: Route) -> None:
+        broken.append(route)
+        if len(broken) > 1:
+            route.continue_()
+        else:
+            route.fulfill(body="{", content_type="application/json")
+
+    page.route("**/labels", break_off)
+    go_to_slice(page, z)
+    click(page, [4, 40, z])
+    wait_for(page, "s.saved === 'saved' && s.unsaved === 0 && s.undo === 2")
+    assert len(broken) > 1
+    label = server.label(case)
+    assert label[4, 4, z] == label[4, 40, z] == LABELS["RV"]
+
+    page.mouse.move(*page.evaluate(f"discoseg.pixelOf({[20, 20, z]})"))
+    page.mouse.down()
+    page.keyboard.press("z")
+    page.mouse.up()
+    wait_for(page, "s.saved === 'saved' && s.undo === 2")
+    assert np.array_equal(server.label(case), label)
 
 
 def test_a_training_is_started_watched_and_its_result_shown(context: BrowserContext, server: Server) -> None:

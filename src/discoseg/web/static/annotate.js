@@ -16,7 +16,7 @@ export class Annotator {
   /** hooks: onCase(info), onState(name, state), onDrawing(), onStatus(status, message), onNotice(message) */
   constructor(viewer, structures, hooks) {
     this.viewer = viewer;
-    this.structures = structures; // names, of the values 1…K
+    this.structures = structures; // {name, value in the dataset} of the drawing's numbers 1…K
     this.hooks = hooks;
     this.info = null; // of the open case, as the server tells it
     this.drawing = null;
@@ -35,23 +35,28 @@ export class Annotator {
     this.finishStroke();
     this.wanted = name;
     this.drawing = this.info = null; // nobody annotates the last case by mistake while this one loads
+    const unsent = this.saver.queue.find((operation) => operation.name === name)?.drawing; // goes on where it was left
     const info = await api.getCase(name);
-    const [image, { labels }] = await Promise.all([
+    const [image, answer] = await Promise.all([
       this.viewer.fetch(api.imageUrl(name, info.image), info.image, info.spacing_mm),
       api.getLabels(name),
     ]);
+    const labels = await this.newest(name, answer);
     if (this.wanted !== name) return false;
-    this.drawing = new Drawing(name, labels, this.viewer.layoutOf(image, info.spacing_mm), this.structures.length + 1);
+    unsent?.replace(labels);
+    this.drawing =
+      unsent ?? new Drawing(name, labels, this.viewer.layoutOf(image, info.spacing_mm), this.structures.length + 1);
     this.viewer.show(image, this.drawing);
     this.learn(info);
-    const clicked = Object.values(info.clicks)[0];
+    const clicked = Object.values(this.info.clicks)[0];
     if (clicked) this.viewer.goTo(this.drawing.fromFile(clicked));
     return true;
   }
 
-  learn(info) {
-    const before = this.known.get(info.name);
-    if (before && before.revision > info.revision) return;
+  /** Take what the server told of a case, unless an answer to another request overtook it. */
+  learn(told) {
+    const before = this.known.get(told.name);
+    const info = before && before.revision > told.revision ? before : told;
     this.known.set(info.name, info);
     this.hooks.onState(info.name, info.state);
     if (this.drawing?.name === info.name) {
@@ -76,8 +81,14 @@ export class Annotator {
     );
   }
 
+  /** Return the labels of an answer of the server, asked for again where saving overtook it. */
+  async newest(name, { labels, revision }) {
+    while (revision < (this.known.get(name)?.revision ?? 0)) ({ labels, revision } = await api.getLabels(name));
+    return labels;
+  }
+
   async fetchLabels(drawing) {
-    const { labels } = await api.getLabels(drawing.name);
+    const labels = await this.newest(drawing.name, await api.getLabels(drawing.name));
     const midway = drawing.stroke !== null;
     if (midway) this.finishStroke();
     drawing.replace(labels);
@@ -169,10 +180,12 @@ export class Annotator {
   }
 
   undo() {
+    this.finishStroke();
     if (this.drawing) this.step(this.drawing.undoable, this.drawing.redoable, false);
   }
 
   redo() {
+    this.finishStroke();
     if (this.drawing) this.step(this.drawing.redoable, this.drawing.undoable, true);
   }
 
@@ -193,19 +206,21 @@ export class Annotator {
 
   saveDrawing() {
     const { drawing } = this;
-    this.operate({
+    const values = this.structures.map((structure) => structure.value);
+    const operation = {
       drawing,
       key: `labels ${drawing.name}`,
       delay: STROKE_DELAY_MS,
-      strokes: true,
+      strokes: 0, // how many unsaved changes were sent
       put: async (revision) => {
-        const count = drawing.unsaved.length;
-        if (!count) return null;
-        const info = await api.putLabels(drawing.name, drawing.labels, revision);
-        drawing.unsaved.splice(0, count);
+        operation.strokes = drawing.unsaved.length;
+        if (!operation.strokes) return null;
+        const info = await api.putLabels(drawing.name, drawing.labels, revision, values);
+        drawing.unsaved.splice(0, operation.strokes);
         return info;
       },
-    });
+    };
+    this.operate(operation);
   }
 
   /** Show at once what an operation will do, and queue it. */
@@ -229,7 +244,7 @@ export class Annotator {
     const before = this.known.get(drawing.name);
     const changed = await this.reload(drawing);
     if (!(error instanceof Conflict)) {
-      if (operation.strokes) drawing.unsaved.length = 0; // strokes that the server will never take
+      if (operation.strokes) drawing.unsaved.splice(0, operation.strokes); // the server will never take them
       await this.reload(drawing);
       this.hooks.onNotice(`Not saved: ${error.message}`);
       return false;

@@ -30,13 +30,23 @@ async function request(method, path, { json, body, headers = {} } = {}) {
     (content) => (typeof content.detail === "string" ? content.detail : JSON.stringify(content.detail ?? content)),
     () => response.statusText || String(response.status),
   );
+  if (response.status === 412) throw new Offline(`Not saved: ${detail}`); // kept until this page and the server agree
   if (response.status >= 500) throw new Offline(`The server failed: ${detail}. This page keeps trying.`);
   const error = response.status === 409 ? new Conflict(detail) : new Error(detail);
   error.status = response.status;
   throw error;
 }
 
-const json = async (method, path, content) => (await request(method, path, { json: content })).json();
+/** Wait for an answer's body; one that breaks off midway is worth asking for again. */
+async function whole(reading) {
+  try {
+    return await reading;
+  } catch {
+    throw new Offline("The server's answer broke off; this page keeps trying.");
+  }
+}
+
+const json = async (method, path, content) => whole((await request(method, path, { json: content })).json());
 const path = (name, rest = "") => `/api/cases/${encodeURIComponent(name)}${rest}`;
 
 export const getDataset = () => json("GET", "/api/dataset");
@@ -57,10 +67,15 @@ export async function getLabels(name) {
   return { labels: await gunzip(response), revision: Number(response.headers.get("X-Revision")) };
 }
 
-export async function putLabels(name, labels, revision) {
+/** Save a drawing whose numbers 1…K stand for `values` of the dataset: a server that counts otherwise refuses it. */
+export async function putLabels(name, labels, revision, values) {
   const body = await gzip(labels);
-  const headers = { "Content-Type": "application/octet-stream", "X-Revision": String(revision) };
-  return (await request("PUT", path(name, "/labels"), { body, headers })).json();
+  const headers = {
+    "Content-Type": "application/octet-stream",
+    "X-Revision": String(revision),
+    "X-Structures": values.join(","),
+  };
+  return whole((await request("PUT", path(name, "/labels"), { body, headers })).json());
 }
 
 /** Return what a run says about a case, as a drawing, or null where it says nothing. kind: prediction, crf or size. */
@@ -103,7 +118,7 @@ export function listen({ onEvent, onOpen, onLost }) {
 
 async function gunzip(response) {
   const stream = response.body.pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  return new Uint8Array(await whole(new Response(stream).arrayBuffer()));
 }
 
 /** Compress a drawing piece by piece, so that no copy of it is made. */

@@ -20,7 +20,7 @@ class Page {
     this.predicted = null;
     this.viewer = new Viewer($("picture"), this.names.length);
     this.viewer.onDraw = () => this.showPosition();
-    this.annotator = new Annotator(this.viewer, this.names, {
+    this.annotator = new Annotator(this.viewer, dataset.structures, {
       onCase: (info) => this.showCase(info),
       onState: (name, state) => this.cases.update(name, state),
       onDrawing: () => this.showSizes(),

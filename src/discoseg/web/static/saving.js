@@ -60,7 +60,6 @@ export class Saver {
       const again = await this.onTrouble(operation, error);
       if (!again) this.queue.shift();
     } catch (further) {
-      if (!(further instanceof Offline)) throw further;
       this.onStatus("offline", further.message);
       await wait(RETRY_MS);
     }
