@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from discoseg.proposals import Region, open_regions
+from discoseg.regions import Region, open_regions
 from discoseg.weak.examples import Example
 from states import CONFIG, choose_examples, choose_root
 

@@ -33,7 +33,8 @@ from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
 from discoseg.discrete import Foresight
 from discoseg.material import Material
-from discoseg.proposals import Costs, Region
+from discoseg.proposals import Costs
+from discoseg.regions import Region
 from discoseg.train import choose_device, train_on
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds

@@ -17,7 +17,7 @@ from discoseg.discrete import label_by_expansion
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, expansion
 from discoseg.predict import load_model
-from discoseg.proposals import open_regions
+from discoseg.regions import open_regions
 from discoseg.slices import stack_slices
 from discoseg.train import train
 from discoseg.weak.examples import Example

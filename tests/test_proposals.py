@@ -16,7 +16,9 @@ from discoseg.admm import Prior
 from discoseg.config import AdmmConfig, CrfConfig
 from discoseg.discrete import PottsGrid, select_by_size
 from discoseg.errors import UserError
-from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, open_regions, sizes_to_choose
+from discoseg.multipliers import MultiplierUpdate
+from discoseg.proposals import CrfProposer, SizeProposer, sizes_to_choose
+from discoseg.regions import open_regions
 from discoseg.slices import Slices, stack_slices
 from discoseg.weak.examples import Example
 

@@ -23,7 +23,8 @@ from discoseg.discrete import PottsGrid, assign_by_size, label_by_expansion
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, assignment, expansion
 from discoseg.predict import load_model, predict_files
-from discoseg.proposals import CrfProposer, SizeProposer, open_regions
+from discoseg.proposals import CrfProposer, SizeProposer
+from discoseg.regions import open_regions
 from discoseg.scores import label_map, score_cases, score_epoch, score_proposals
 from discoseg.slices import stack_slices
 from discoseg.train import train

@@ -18,7 +18,7 @@ from discoseg.admm import Prior
 from discoseg.config import AdmmConfig
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.discrete import assign_by_size, label_by_expansion
-from discoseg.proposals import Region, stack_places
+from discoseg.regions import Region, stack_places
 from discoseg.weak.examples import Example
 
 Solve = Callable[[int, Region, NDArray[np.float32], float], NDArray[np.int8]]

@@ -13,7 +13,7 @@ from discoseg.config import Config, CrfConfig
 from discoseg.data.files import usable_cores
 from discoseg.data.memory import BOUNDLESS, GIB, Memory
 from discoseg.errors import UserError
-from discoseg.proposals import Region, open_regions
+from discoseg.regions import Region, open_regions
 from discoseg.slices import fingerprint, stack_bounds, stack_slices
 from discoseg.weak.examples import Example
 

@@ -7,10 +7,8 @@ probabilities are there, and cut by the next free core; the device meanwhile pre
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -18,94 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.admm import Prior, Residuals, move_multipliers, residuals_of
-from discoseg.config import AdmmConfig, CrfConfig
+from discoseg.admm import Prior
+from discoseg.config import AdmmConfig
 from discoseg.data.memory import BOUNDLESS, Memory
-from discoseg.discrete import Foresight, PottsGrid, select_by_size
+from discoseg.discrete import Foresight, select_by_size
 from discoseg.discrete.odds import shift_to_size
-from discoseg.discrete.potts import Box, box_around
+from discoseg.regions import Region, stack_places
 from discoseg.replay import Replay
 from discoseg.selection import SizeSelector
 from discoseg.weak.examples import Example
 
 _MOST_FLOW_BYTES = 2**33  # of host memory that a training may take to keep its flows
-
-
-@dataclass(frozen=True)
-class Region:
-    """The part of a volume that its seeds leave open: ``slices`` of the stack, ``box`` within them.
-
-    ``plane`` is (H, W) of a slice; ``box`` is None where every voxel is known. ``seeds`` are those of the box, and so
-    is the grid, which ``make_grid`` makes anew for each cut unless it is ``kept``.
-    """
-
-    slices: slice
-    plane: tuple[int, int]
-    box: Box | None
-    make_grid: Callable[[], PottsGrid]
-    kept: PottsGrid | None
-    seeds: NDArray[np.int8] | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the box, (z, y, x)."""
-        return (0, 0, 0) if self.box is None else tuple(part.stop - part.start for part in self.box)
-
-    def grid(self) -> PottsGrid:
-        """Return the grid of the box."""
-        return self.make_grid() if self.kept is None else self.kept
-
-    def places(self) -> NDArray[np.int64]:
-        """Return where the box's voxels lie in the flat stack of slices (N, H, W), (voxels,)."""
-        if self.box is None:
-            return np.empty(0, np.int64)
-        rows, columns = self.plane
-        z, y, x = (np.arange(part.start, part.stop) for part in self.box)
-        planes = (self.slices.start + z) * (rows * columns)
-        return (planes[:, None, None] + (y * columns)[:, None] + x).ravel()
-
-
-def open_regions(
-    examples: Sequence[Example], crf: CrfConfig, *, honour_seeds: bool, memory: Memory = BOUNDLESS
-) -> list[Region]:
-    """Return where each volume must be cut; contrast is that of the image's first channel.
-
-    Contrast weights are computed at a region's first cut and kept, so that trainings which share the regions share
-    them too; those that ``memory`` has no room for are computed for every cut.
-    """
-    stops = list(accumulate(len(example.seeds) for example in examples))
-    regions = []
-    for example, stop in zip(examples, stops, strict=True):
-        slices = slice(stop - len(example.seeds), stop)
-        depth, rows, columns = example.seeds.shape
-        box: Box | None = (slice(0, depth), slice(0, rows), slice(0, columns))
-        if honour_seeds:
-            unknown = example.seeds < 0
-            box = box_around(unknown) if unknown.any() else None
-        image = example.image[:, 0] if box is None else example.image[:, 0][box]
-        make = partial(PottsGrid, image, spacing_mm=example.spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours)
-        kept = make() if box is not None and memory.reserve(_grid_bytes(image.size, crf)) else None
-        seeds = example.seeds[box] if honour_seeds and box is not None else None
-        if kept is not None and seeds is not None:
-            seeds = np.ascontiguousarray(seeds)
-        regions.append(Region(slices, (rows, columns), box, make, kept, seeds))
-    return regions
-
-
-def _grid_bytes(voxels: int, crf: CrfConfig) -> int:
-    """Return what a grid keeps: a weight for each pair of neighbours, their sums, the image, and what is open."""
-    return (4 * (crf.neighbours // 2) + 12) * voxels
-
-
-def stack_places(regions: Sequence[Region], device: torch.device, memory: Memory) -> torch.Tensor:
-    """Return where the voxels of all regions, one behind the other, lie in the stack of slices, (voxels,) int64."""
-    places = memory.tensor((sum(math.prod(region.shape) for region in regions),), torch.int64, device)
-    start = 0
-    for region in regions:
-        own = torch.from_numpy(region.places())
-        places[start : start + len(own)] = own
-        start += len(own)
-    return places
 
 
 class CrfProposer:
@@ -365,35 +286,3 @@ class SizeProposer:
         self._recorded()
         selector.require_finite()
         return self._proposal
-
-
-class MultiplierUpdate:
-    """Takes a prior's new proposals over and moves its multipliers; on CUDA recorded once and then replayed.
-
-    The tensors given at the start are read and written each time, where they are.
-    """
-
-    def __init__(
-        self,
-        prior: Prior,
-        probability: torch.Tensor,
-        admm: AdmmConfig,
-        watch: Callable[[torch.Tensor], None] = lambda proposal: None,
-        memory: Memory = BOUNDLESS,
-    ) -> None:
-        """``probability`` (K, N, H, W); ``admm`` has the multipliers' step; ``watch`` sees proposals beforehand."""
-        self._prior = prior
-        self._proposal = memory.tensor(tuple(probability.shape), torch.bool, probability.device)
-        self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
-
-        def move() -> None:
-            watch(self._proposal)
-            move_multipliers(prior, probability, self._proposal, admm, self._squares)
-
-        self._move = Replay(move, probability.device)
-
-    def __call__(self, proposal: torch.Tensor) -> Residuals:
-        """Take over the proposal (K, N, H, W) bool and return the residuals."""
-        self._proposal.copy_(proposal)
-        self._move()
-        return residuals_of(self._prior, self._squares)

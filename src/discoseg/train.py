@@ -26,9 +26,10 @@ from discoseg.disagreement import Disagreement
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, assignment, expansion
 from discoseg.material import Material, require_room_on_device
+from discoseg.multipliers import MultiplierUpdate
 from discoseg.networks import build_network
 from discoseg.passes import PredictionPass, TrainingPass, predict_slices
-from discoseg.proposals import CrfProposer, MultiplierUpdate, SizeProposer, sizes_to_choose
+from discoseg.proposals import CrfProposer, SizeProposer, sizes_to_choose
 from discoseg.replay import undisturbing
 from discoseg.run import RunFolder
 from discoseg.scores import score_cases, score_epoch, score_proposals
