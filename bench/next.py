@@ -4,9 +4,10 @@
     DISCOSEG_DATA=DIR python bench/next.py --acdc             the left ventricle of some patients of ACDC
 
 For each repetition: train on cases that have a click each (a ball around it, and what is far away), rank them by every
-score, give the first k complete masks, train anew from the same weights for as many epochs, and compare the 3D Dice of
-held-out volumes, a mean over the last epochs, with what masks of k random cases bring, and with none. Each repetition
-has other volumes and weights.
+score, give the first k complete masks, train anew from the same weights for as many epochs, and compare with what masks
+of k random cases bring, and with none. Two things are compared: the 3D Dice of held-out volumes, a mean over the last
+epochs, and that of the dataset itself, where a volume with a mask counts 1. Each repetition has other volumes and
+weights.
 """
 
 import argparse
@@ -67,7 +68,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(arguments.device == "cpu")
     device = torch.device(arguments.device)
     config = configuration(arguments)
-    dice: dict[str, list[float]] = {}
+    scores: dict[str, list[Score]] = {}
     for number in range(arguments.first, arguments.first + arguments.repetitions):
         start = time.perf_counter()
         read = read_acdc if arguments.acdc else draw_phantoms
@@ -75,10 +76,18 @@ def main() -> None:
         seeded = [with_click(example) for example in examples[: arguments.cases]]
         setting = Setting(seeded, examples[arguments.cases :], replace(config, seed=number), arguments.masks, device)
         for name, value in compare(setting, arguments.draws).items():
-            dice.setdefault(name, []).append(value)
-        line = "  ".join(f"{name} {values[-1]:.3f}" for name, values in dice.items())
+            scores.setdefault(name, []).append(value)
+        line = "  ".join(f"{name} {of[-1].held_out:.3f} {of[-1].dataset:.3f}" for name, of in scores.items())
         print(f"{number}: {line}  ({time.perf_counter() - start:.0f} s)", flush=True)
-    print_gains(dice)
+    print_gains("held-out 3D Dice", {name: [one.held_out for one in of] for name, of in scores.items()})
+    print_gains("3D Dice of the dataset", {name: [one.dataset for one in of] for name, of in scores.items()})
+
+
+class Score(NamedTuple):
+    """Mean 3D Dice of the held-out volumes, and of the training volumes, of which those with masks count 1."""
+
+    held_out: float
+    dataset: float
 
 
 class Setting(NamedTuple):
@@ -91,22 +100,25 @@ class Setting(NamedTuple):
     device: torch.device
 
 
-def compare(setting: Setting, draws: int) -> dict[str, float]:
-    """Return the held-out Dice without masks, with masks of random cases (a mean of ``draws``), and by each score."""
+def compare(setting: Setting, draws: int) -> dict[str, Score]:
+    """Return what no masks come to, masks of random cases (a mean of ``draws``), and masks by each score."""
     seeded, held_out, config, masks, device = setting
     rows, none = run(seeded, held_out, config, device)
-    known: dict[frozenset[int], float] = {}
+    known: dict[frozenset[int], Score] = {}
 
-    def dice_with(order: Sequence[int]) -> float:
+    def dice_with(order: Sequence[int]) -> Score:
         chosen = frozenset(order[:masks])
         if chosen not in known:
             mixed = [with_mask(e) if i in chosen else e for i, e in enumerate(seeded)]
-            known[chosen] = run(mixed, held_out, config, device)[1]
+            after, dice = run(mixed, held_out, config, device)
+            of_all = [1.0 if index in chosen else row["dice"] for index, row in enumerate(after)]
+            known[chosen] = Score(dice, float(np.mean(of_all)))
         return known[chosen]
 
     rng = np.random.default_rng(config.seed)
     random = [dice_with(rng.permutation(len(rows)).tolist()) for _ in range(draws)]
-    dice = {"no case": none, "random cases": float(np.mean(random))}
+    without = Score(none, float(np.mean([row["dice"] for row in rows])))
+    dice = {"no case": without, "random cases": Score(*np.mean(random, axis=0).tolist())}
     for name, score in SCORES.items():
         dice[name] = dice_with(sorted(range(len(rows)), key=lambda index: -score(rows[index])))
     return dice
@@ -144,13 +156,13 @@ def draw_phantoms(config: Config, number: int, count: int) -> list[Example]:
 
 
 def read_acdc(config: Config, number: int, count: int) -> list[Example]:
-    """Return end-diastolic volumes of patients drawn anew for each ``number``."""
+    """Return both phases of patients drawn anew for each ``number``, so that an even number are of whole patients."""
     dataset = find_dataset(Path(os.environ["DISCOSEG_DATA"]) / "acdc")
-    cases = [case for case in dataset.cases if case.label is not None and case.group == dataset.cases[0].group]
-    chosen = np.random.default_rng(number).permutation(len(cases))[:count]
-    grid = Grid(config.grid.shape, config.grid.clip_percent, common_orientation(cases))
+    patients = np.random.default_rng(number).permutation(sorted({case.patient for case in dataset.cases}))
+    cases = [case for patient in patients for case in dataset.cases if case.patient == patient][:count]
+    grid = Grid(config.grid.shape, config.grid.clip_percent, common_orientation(dataset.cases))
     examples = []
-    for item in prepare_cases([cases[index] for index in chosen], grid):
+    for item in prepare_cases(cases, grid):
         assert item.label is not None
         truth = (item.label == dataset.label_value("LV")).astype(np.int8)
         bounds = (bounds_from_eps(int(truth.sum()), 0.1),)
@@ -194,9 +206,9 @@ def run(
     return rows, float(np.mean([row["val_dice"] for row in state.history[-LAST_EPOCHS:]]))
 
 
-def print_gains(dice: dict[str, list[float]]) -> None:
+def print_gains(what: str, dice: dict[str, list[float]]) -> None:
     """Print a table: mean ± standard deviation of the Dice and of the gain over random, and how often it is one."""
-    print("\n| full masks go to | held-out 3D Dice | against random | better in |\n|---|---|---|---|")
+    print(f"\n| full masks go to | {what} | against random | better in |\n|---|---|---|---|")
     for name, values in dice.items():
         gain = np.array(values) - np.array(dice["random cases"])
         print(
