@@ -98,12 +98,16 @@ def test_the_measures_are_those_of_numpy(structures: int) -> None:
             assert set(measures.values()) == {0}
             continue
         s = everything[1:, part]
-        assert row["entropy"] == pytest.approx(class_entropy(list(s))[unknown].mean(), abs=2e-6)
+        entropy = class_entropy(list(s))[unknown]
+        assert row["entropy"] == pytest.approx(entropy.mean(), abs=2e-6)
+        assert row["doubt"] == pytest.approx((s * (1 - s) * unknown).sum() / s.sum() / 2, abs=2e-6)
         doubt = np.zeros(len(unknown))
         for name in names:
             labels = [each[part] for each in proposed[name]]
             squares = (s - _masks(labels[-1], structures)) ** 2 * unknown
             doubt += squares.sum(axis=(0, 2, 3))
+            sizes = s.sum() + (labels[-1] > 0).sum()
+            assert row[f"gap_{name}"] == pytest.approx(squares.sum() / sizes, abs=2e-6)
             assert row[f"primal_{name}"] == pytest.approx(np.sqrt(squares.sum() / unknown.sum() / structures), abs=2e-6)
             differ = labels[-1] != everything[:, part].argmax(axis=0)
             assert row[f"differ_{name}"] == pytest.approx(differ[unknown].mean(), abs=1e-6)
@@ -131,12 +135,12 @@ def test_a_case_whose_proposals_contradict_the_network_comes_first(examples: lis
 
 def test_without_proposals_the_unsure_network_decides(examples: list[Example]) -> None:
     slices = stack_slices(examples, CPU)
-    probability = torch.full((1, *slices.seeds.shape), 0.02)
+    probability = (slices.truth == 1).float()[None].clamp(0.001, 0.999)
     probability[:, (slices.volume == 1).nonzero().flatten()[5]] = 0.4
     rows = Disagreement(slices, examples, probability).by_case(_state(1))
     assert max(rows, key=lambda row: float(row["score"]))["case"] == examples[1].name
     assert rows[1]["slice"] == 5
-    assert [row["score"] for row in rows] == [row["entropy"] for row in rows]
+    assert [row["score"] for row in rows] == [row["doubt"] for row in rows]
 
 
 @pytest.mark.parametrize("method", ["crf+size", "partial"])
@@ -164,11 +168,11 @@ def test_a_resumed_run_has_the_same_table(
     assert len(rank_cases(tmp_path / "whole")) == len(scores) == 3
 
 
-HEADER = "case,score,primal_crf,primal_size,differ_crf,differ_size,unstable_crf,unstable_size,entropy,"
-TABLE = f"""{HEADER}open_vox,seeded_percent,slice,slices
-known,0,0,0,0,0,0,0,0,0,100,0,4
-quiet,0.1,0.1,0.1,0.01,0.02,0,0,0.2,40,90,1,4
-loud,0.5,0.6,0.4,0.12,0.034,0.07,0.1,0.9,40,90,1,4
+HEADER = "case,score,gap_crf,gap_size,primal_crf,primal_size,differ_crf,differ_size,unstable_crf,unstable_size,"
+TABLE = f"""{HEADER}doubt,entropy,open_vox,seeded_percent,slice,slices
+known,0,0,0,0,0,0,0,0,0,0,0,0,100,0,4
+quiet,0.15,0.2,0.1,0.1,0.1,0.01,0.02,0,0,0.2,0.2,40,90,1,4
+loud,0.5,0.7,0.3,0.6,0.4,0.12,0.034,0.07,0.1,0.8,0.9,40,90,1,4
 """
 
 

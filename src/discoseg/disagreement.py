@@ -36,13 +36,13 @@ class Disagreement:
         self._open = np.concatenate([(example.seeds < 0).sum(axis=(1, 2)) for example in examples])  # (N,) voxels
         at_once = _SLICES_AT_ONCE[probability.device.type]
         self._parts = [slice(start, start + at_once) for start in range(0, len(slices), at_once)]
-        self._entropy = self._sums(1)
-        self._measure_entropy = Replay(self._sum_entropy, probability.device)
-        self._compared: dict[PriorName, torch.Tensor] = {}  # (3, N): squares, differing voxels, changed voxels
+        self._network = self._sums(3)  # (3, N): Σ entropy and Σ s(1 − s) of open voxels, Σ s of all
+        self._measure_network = Replay(self._sum_network, probability.device)
+        self._compared: dict[PriorName, torch.Tensor] = {}  # (4, N): squares, differing and changed voxels, both sizes
 
     def watch(self, prior: Prior) -> Callable[[torch.Tensor], None]:
         """Return what compares a new proposal (K, N, H, W) bool with the network, and with the prior's last one."""
-        sums = self._compared[prior.name] = self._sums(3)
+        sums = self._compared[prior.name] = self._sums(4)
 
         def compare(proposal: torch.Tensor) -> None:
             for part in self._parts:
@@ -51,7 +51,8 @@ class Disagreement:
                 squares = (probability - new.float()).square().sum(dim=0) * unknown
                 differ = (_labels(new) != label_map(probability)) & unknown
                 changed = ((new != (old == 2)) & (old != 1)).any(dim=0) & unknown  # 1: there was none before
-                for row, values in enumerate((squares, differ, changed)):
+                sizes = probability.sum(dim=0) + new.sum(dim=0)
+                for row, values in enumerate((squares, differ, changed, sizes)):
                     sums[row, part] = values.sum(dim=(1, 2), dtype=torch.float64)
 
         return compare
@@ -59,32 +60,36 @@ class Disagreement:
     def by_case(self, state: State, first_proposals: int = 1) -> list[Row]:
         """Return a row for each case after an epoch, and note in ``state`` how much its proposals changed.
 
+        ``gap_*`` is Σ (s − y)² over open voxels by Σ (s + y) over all, which is 1 − Dice where s is 0 or 1;
         ``primal_*`` is the root mean square of s − y over open voxels and structures, ``differ_*`` the share of open
         voxels where network and proposal have different labels, ``unstable_*`` the share whose proposal has changed
-        since the epoch before, a mean over the last epochs, and ``entropy`` the mean over open voxels, 1 where all
-        labels are equally probable; before the epoch ``first_proposals`` there is this alone. ``slice`` of ``slices``
+        since the epoch before, a mean over the last epochs, ``entropy`` the mean over open voxels, 1 where all labels
+        are equally probable, and ``doubt`` what the gap to labels drawn by the network's own probabilities would be,
+        Σ s(1 − s) / 2 Σ s. Before the epoch ``first_proposals`` there are these two alone. ``slice`` of ``slices``
         (from 0, on the network's grid) has the most disagreement.
         """
-        self._measure_entropy()
-        read = torch.cat([self._entropy, *self._compared.values()]).cpu().numpy()  # one wait for the device
-        entropy, compared = read[0], dict(zip(self._compared, read[1:].reshape(-1, 3, len(self._open)), strict=True))
+        self._measure_network()
+        read = torch.cat([self._network, *self._compared.values()]).cpu().numpy()  # one wait for the device
+        entropy, variance, size = read[:3]
+        compared = dict(zip(self._compared, read[3:].reshape(-1, 4, len(self._open)), strict=True))
         if state.epoch < first_proposals:
             compared = {}
         if state.epoch > first_proposals:
-            for name, (_, _, changed) in compared.items():
+            for name, (_, _, changed, _) in compared.items():
                 latest = (self._by_volume(changed) / self._open_voxels).tolist()
                 state.changes[name] = [*state.changes.get(name, []), latest][-STABLE_EPOCHS:]
         found = {name: self._compare_cases(sums, state.changes.get(name)) for name, sums in compared.items()}
-        doubt = sum((squares for squares, _, _ in compared.values()), np.zeros(len(entropy))) if compared else entropy
+        doubt = sum((squares for squares, *_ in compared.values()), np.zeros(len(entropy))) if compared else entropy
         entropies = self._by_volume(entropy) / self._open_voxels
+        doubts = self._by_volume(variance) / np.maximum(2 * self._by_volume(size), 1)
         rows, stop = [], 0
         for index, example in enumerate(self._examples):
             start, stop = stop, stop + len(example.seeds)
             unknown = int(self._open[start:stop].sum())
             row: Row = {"case": example.name}
-            for key in ("primal", "differ", "unstable"):
+            for key in ("gap", "primal", "differ", "unstable"):
                 row |= {f"{key}_{name}": _rounded(of[key][index]) for name, of in found.items() if key in of}
-            row["entropy"] = _rounded(entropies[index])
+            row |= {"doubt": _rounded(doubts[index]), "entropy": _rounded(entropies[index])}
             row["open_vox"] = unknown
             row["seeded_percent"] = _rounded(100 * (1 - unknown / example.seeds.size))
             row |= {"slice": int(doubt[start:stop].argmax()), "slices": len(example.seeds)}
@@ -94,8 +99,12 @@ class Disagreement:
     def _compare_cases(
         self, sums: NDArray[np.float64], changes: list[list[float]] | None
     ) -> dict[str, NDArray[np.float64]]:
-        squares, differ, _ = (self._by_volume(values) / self._open_voxels for values in sums)
-        found = {"primal": np.sqrt(squares / len(self._probability)), "differ": differ}
+        squares, differ, _, sizes = (self._by_volume(values) for values in sums)
+        found = {
+            "gap": squares / np.maximum(sizes, 1),
+            "primal": np.sqrt(squares / self._open_voxels / len(self._probability)),
+            "differ": differ / self._open_voxels,
+        }
         return found | ({"unstable": np.mean(changes, axis=0)} if changes else {})
 
     @property
@@ -111,18 +120,21 @@ class Disagreement:
         return torch.zeros(rows, len(self._slices), dtype=torch.float64, device=self._probability.device)
 
     @torch.no_grad()
-    def _sum_entropy(self) -> None:
+    def _sum_network(self) -> None:
         most = float(np.log(1 + len(self._probability)))
         for part in self._parts:
             some = self._probability[:, part]
             entropy = (_entropy(some).sum(dim=0) + _entropy(1 - some.sum(dim=0))) / most
-            self._entropy[0, part] = (entropy * (self._slices.seeds[part] < 0)).sum(dim=(1, 2), dtype=torch.float64)
+            unknown = self._slices.seeds[part] < 0  # (B, H, W)
+            variance = (some * (1 - some)).sum(dim=0)
+            for row, values in enumerate((entropy * unknown, variance * unknown, some.sum(dim=0))):
+                self._network[row, part] = values.sum(dim=(1, 2), dtype=torch.float64)
 
 
 def score(row: Mapping[str, str | float]) -> float:
-    """Return what cases are ranked by: the mean of the primal residuals, the entropy where there are no priors."""
-    primal = [float(row[key]) for key in ("primal_crf", "primal_size") if key in row]
-    return _rounded(np.mean(primal)) if primal else float(row["entropy"])
+    """Return what cases are ranked by: the mean gap between network and proposals, its doubt where there are none."""
+    gaps = [float(row[key]) for key in ("gap_crf", "gap_size") if key in row]
+    return _rounded(np.mean(gaps)) if gaps else float(row["doubt"])
 
 
 def _labels(masks: torch.Tensor) -> torch.Tensor:
