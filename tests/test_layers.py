@@ -22,10 +22,11 @@ LAYERS = [
     {"material", "passes", "checkpoints", "labelling", "disagreement", "contours"},
     {"state", "run", "scores", "proposals", "multipliers"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
+    {"ranks"},
     {"certified", "regions"},
     {"kernels", "postprocess", "images", "volumes", "enforce"},
     {"weak"},
-    {"discrete", "data", "thinning"},
+    {"discrete", "data", "thinning", "shards"},
     {"config", "terminal"},
     {"errors"},
 ]

@@ -5,8 +5,8 @@ Both consist of equal steps over tensors that stay in place, so that on CUDA eac
 from and written to tensors on the device, and the host only says "again".
 """
 
-import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from discoseg.config import Config
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.errors import UserError
 from discoseg.networks.convolution import WeightGradients
+from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import Replay
+from discoseg.shards import plan_steps
 from discoseg.slices import Slices
 from discoseg.state import State
 
@@ -29,13 +31,17 @@ class TrainingPass:
 
     All batches have the same size: the last is filled up with slices that the pass began with. One or two alone would
     take a step of their own, and decide a good part of the running means that predictions are normalised by.
+
+    With several ranks the steps are plain ones, without recordings and gradients beside each other, which would bypass
+    torch's averaging; running means are averaged at the end of a pass, so that all ranks predict alike.
     """
 
-    def __init__(self, state: State, slices: Slices, config: Config) -> None:
-        self._state, self._slices, self._config = state, slices, config
+    def __init__(self, state: State, slices: Slices, config: Config, ranks: Ranks = ALONE) -> None:
+        """Of several ``ranks`` each takes its share of a batch from its own ``slices``; they call this together."""
+        self._state, self._slices, self._config, self._ranks = state, slices, config, ranks
         device = slices.image.device
-        self._batch = min(config.optimiser.batch, len(slices))
-        self._count = math.ceil(len(slices) / self._batch)  # of batches
+        steps = plan_steps(config.optimiser.batch, ranks.gather(len(slices)), ranks.rank)
+        self._batch, self._count, self._share = steps.own, steps.count, steps.share
         self._order = torch.empty(self._count * self._batch, dtype=torch.int64, device=device)
         self._theta: torch.Tensor | None = None
         self._intensities: torch.Tensor | None = None
@@ -43,8 +49,14 @@ class TrainingPass:
         self._ahead = torch.arange(self._batch, device=device)
         self._sums = torch.zeros(len(self._terms()), device=device)
         self._ones = torch.ones_like(self._sums)
-        self._gradients = WeightGradients(device, state.network)
-        self._step = Replay(self._train_next, device)
+        self._network = ranks.parallel(state.network)
+        self._gradients: AbstractContextManager[object] = nullcontext()
+        self._step: Callable[[], None] = self._train_next
+        if ranks.several:  # torch averages the ranks' gradients, so each loss counts by its share of the mean
+            self._ones *= self._share * ranks.size
+        else:
+            self._gradients = WeightGradients(device, state.network)
+            self._step = Replay(self._train_next, device)
 
     def _terms(self) -> list[str]:
         penalty = ["penalty"] if self._config.method == "penalty" else []
@@ -64,11 +76,13 @@ class TrainingPass:
         self._next.zero_()
         self._sums.zero_()
         for number in range(self._count):
-            self._step()
+            with self._ranks.noticing_losses():
+                self._step()
             progress((number + 1) / self._count)
             if number == self._count // 8:  # the host is not ahead of the device by a whole pass
                 beside()
-        sums = (self._sums / self._count).tolist()
+        self._ranks.average_statistics(state.network, self._share)
+        sums = (self._ranks.sum(self._sums * self._share) / self._count).tolist()
         means = {f"loss_{name}": value for name, value in zip(self._terms(), sums, strict=True)}
         total = sum(means.values())
         if not np.isfinite(total):
@@ -82,7 +96,7 @@ class TrainingPass:
         """Draw the order of the slices and their augmentations from the CPU's generator, for the whole epoch."""
         generator, augment, count = self._state.order, self._config.augment, len(self._order)
         order = torch.randperm(len(self._slices), generator=generator)
-        self._order.copy_(torch.cat([order, order[: count - len(order)]]))
+        self._order.copy_(order[torch.arange(count) % len(order)])
         theta = sample_transforms(
             count,
             generator,
@@ -116,7 +130,7 @@ class TrainingPass:
         targets = admm.stack_targets(state.priors, batch) if state.priors else slices.image.new_empty(shape)
         image, seeds, targets, valid = apply_transforms(theta, slices.image[batch], slices.seeds[batch], targets)
         with network_precision(self._config, image.device):
-            logits = state.network(apply_intensities(intensities, image))  # (B, 2, H, W)
+            logits = self._network(apply_intensities(intensities, image))  # (B, 2, H, W)
         mus = [prior.mu_on_device for prior in state.priors]  # of which each has a target for every structure
         weight, coupling = self._config.foreground_weight, self._config.admm.coupling
         terms = losses.stack_terms(logits, seeds, targets, mus, valid, weight, coupling)

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
@@ -12,6 +12,9 @@ from discoseg.commands.runs import say_scores, summarise_run
 from discoseg.config import Config
 from discoseg.errors import UserError
 from discoseg.terminal import Terminal
+
+if TYPE_CHECKING:
+    from discoseg.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,23 @@ class Train(Voice):
 
     def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
+        from discoseg.ranks import open_ranks
+        from discoseg.train import choose_device
+
+        with open_ranks(choose_device(self.device)) as ranks:
+            self._fit(terminal if ranks.first else Terminal("train", quiet=True), ranks)
+            if not ranks.first:
+                return 0
+        facts = summarise_run(self.out)
+        run = shlex.quote(str(self.out))
+        lines = [
+            f"{self.out}: {facts['epochs']} epochs of {facts['method']} in {terminal.took}",
+            say_scores(facts),
+            f"next: discoseg predict {run} IMAGE... --out FOLDER; discoseg report {run} --out FILE.html",
+        ]
+        return terminal.finish(facts, lines)
+
+    def _fit(self, terminal: Terminal, ranks: "Ranks") -> None:
         from discoseg.report.live import keep_live
         from discoseg.workflow import fit, recorded_sources
 
@@ -62,7 +82,7 @@ class Train(Voice):
                 "validation_fraction": recorded["validation_fraction"],
             }
         epochs = self.config.epochs
-        live = keep_live(self.out, page=self.live_report, events=self.tensorboard)
+        live = keep_live(self.out, page=self.live_report and ranks.first, events=self.tensorboard and ranks.first)
         with terminal.progress() as progress, live:
             progress.wait("preparing", "looking for cases")
             count = progress.counter("preparing", "cases")
@@ -80,17 +100,10 @@ class Train(Voice):
                 device=self.device,
                 memory_gib=self.memory_gib,
                 resume=self.resume,
+                ranks=ranks,
                 prepare_progress=prepared,
                 progress=lambda done, message: progress.epoch("training", done, epochs, message),
             )
-        facts = summarise_run(self.out)
-        run = shlex.quote(str(self.out))
-        lines = [
-            f"{self.out}: {facts['epochs']} epochs of {facts['method']} in {terminal.took}",
-            say_scores(facts),
-            f"next: discoseg predict {run} IMAGE... --out FOLDER; discoseg report {run} --out FILE.html",
-        ]
-        return terminal.finish(facts, lines)
 
 
 @dataclass(frozen=True)

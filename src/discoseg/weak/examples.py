@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,6 @@ def training_examples(
                 check_feasible(where, bound, np.where(fixed > 0, fixed == value, fixed).astype(np.int8))
             check_feasible_together(item.case.name, bounds, fixed)
         examples.append(Example(item.case.name, item.image, seeds, truth, item.spacing_mm, bounds, tuple(structures)))
-    _require_weak(examples, config)
     return examples
 
 
@@ -183,14 +183,24 @@ def _bounds(
     return tuple(bounds)
 
 
-def _require_weak(examples: Sequence[Example], config: Config) -> None:
-    """Refuse what would silently be another training than the one asked for."""
-    if config.method != "full" and all((example.seeds >= 0).all() for example in examples):
+def annotated_structures(examples: Sequence[Example]) -> list[int]:
+    """Return which values the seeds of any example have: −1 where something is open, 0 background, k a structure."""
+    values = range(-1, 1 + len(examples[0].structures))
+    return [value for value in values if any((example.seeds == value).any() for example in examples)]
+
+
+def require_weak(annotated: Sequence[Sequence[int]], structures: Sequence[str], config: Config) -> None:
+    """Refuse what would silently be another training than the one asked for.
+
+    ``annotated`` are the values that seeds have (:func:`annotated_structures`), by part of the training cases.
+    """
+    values = set(chain(*annotated))
+    if config.method != "full" and -1 not in values:
         raise UserError(
             f"--method {config.method}: every voxel is annotated already; "
             "pass --seeds FOLDER ('discoseg seeds' makes it) or use --method full"
         )
-    for value, name in enumerate(examples[0].structures, start=1):
-        if not any((example.seeds == value).any() for example in examples):
-            what = "foreground seed" if len(examples[0].structures) == 1 else f"seed of {name}"
+    for value, name in enumerate(structures, start=1):
+        if value not in values:
+            what = "foreground seed" if len(structures) == 1 else f"seed of {name}"
             raise UserError(f"no training case has a {what}; annotate some voxels of the structure")
