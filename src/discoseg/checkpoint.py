@@ -2,7 +2,7 @@
 
 The file is eight bytes (little-endian header length), a JSON header, then the raw tensors back to back. Nothing in it
 is executable and nothing is unpickled; the safetensors library reads it too. A CRC-32 of the tensors stands in the
-metadata, so that truncation and flipped bytes are noticed.
+metadata, and one of the header (with zeros in its own place), so that truncation and flipped bytes are noticed.
 """
 
 import json
@@ -30,6 +30,11 @@ _CODES = {
     torch.bool: "BOOL",
 }
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_HEADER_SUM = '"header_crc32": "{:08x}"'  # as it stands in the header
+
+
+class DamagedCheckpoint(UserError):
+    """A file that is no whole checkpoint, or none any more."""
 
 
 def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> None:
@@ -43,11 +48,13 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, A
         header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
         checksum, offset = zlib.crc32(data, checksum), end
         buffers.append(data)
-    header["__metadata__"] = {"discoseg": json.dumps(meta), "crc32": f"{checksum:08x}"}
+    header["__metadata__"] = {"discoseg": json.dumps(meta), "crc32": f"{checksum:08x}", "header_crc32": "00000000"}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # the tensors start at a multiple of eight bytes
+    text = struct.pack("<Q", len(text)) + text
+    text = text.replace(_HEADER_SUM.format(0).encode(), _HEADER_SUM.format(zlib.crc32(text)).encode())
     with write_atomically(path) as temporary, temporary.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(text)
         for data in buffers:
             file.write(data)
 
@@ -57,9 +64,10 @@ def load_tensors(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Read back what :func:`save_tensors` wrote: tensors on the CPU, and the metadata.
 
-    Those of ``into`` that are on the CPU and have the right name, shape and type are filled and returned.
+    Those of ``into`` that are on the CPU and have the right name, shape and type are filled and returned. A file that
+    is damaged is a `DamagedCheckpoint`, and ``into`` is left alone.
     """
-    broken = UserError(f"{path}: not a complete discoseg checkpoint; use another one of that run")
+    broken = DamagedCheckpoint(f"{path}: not a complete discoseg checkpoint; use another one of that run")
     try:
         with path.open("rb") as file:  # mapped: it can be larger than memory
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -71,6 +79,10 @@ def load_tensors(
         (length,) = struct.unpack_from("<Q", data)
         header = json.loads(data[8 : 8 + length])
         metadata = header.pop("__metadata__")
+        if not metadata.keys() <= {"discoseg", "crc32", "header_crc32"}:
+            raise broken
+        if "header_crc32" in metadata and not _header_is_whole(data[: 8 + length], int(metadata["header_crc32"], 16)):
+            raise broken  # older files have none
         meta, checksum = json.loads(metadata["discoseg"]), int(metadata["crc32"], 16)
         payload = memoryview(data)[8 + length :]
         if zlib.crc32(payload) != checksum:
@@ -79,6 +91,16 @@ def load_tensors(
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise broken from error
     return tensors, meta
+
+
+def previous_of(latest: Path) -> Path:
+    """Return where the checkpoint before the latest one is kept."""
+    return latest.with_name(f"previous{latest.suffix}")
+
+
+def _header_is_whole(text: bytes, checksum: int) -> bool:
+    """Compare the header (with its length in front) with its checksum, which stands in it."""
+    return zlib.crc32(text.replace(_HEADER_SUM.format(checksum).encode(), _HEADER_SUM.format(0).encode())) == checksum
 
 
 def load_slices(path: Path, name: str, start: int, stop: int) -> tuple[torch.Tensor, dict[str, Any]]:

@@ -4,7 +4,7 @@ config.toml      the resolved configuration           run.json       command, ca
 metrics.csv      one row an epoch                      timing.csv     seconds by phase, one row an epoch
 cases.csv        the last epoch, case by case          log.txt        the same for people
 next.csv         which training case to annotate next, by how much network and proposals disagree
-checkpoints/     latest (to resume), best and final (to predict)
+checkpoints/     latest (to resume) and the one before it, best and final (to predict)
 snapshots/       a slice of a few cases at several epochs: image, truth, seeds, proposals, probability
 contours.npz     the last epoch, a slice of the best cases, the worst and some between
 report.html      a page about all of this, and tensorboard/ its curves (discoseg.report.live), where they are wanted
@@ -20,7 +20,9 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,10 @@ from numpy.typing import NDArray
 
 from discoseg import __version__
 from discoseg.admm import Prior
+from discoseg.checkpoint import previous_of
 from discoseg.config import Config, to_toml
-from discoseg.data.files import require_new_folder, write_atomically
+from discoseg.data.files import remove_unfinished, require_new_folder, write_atomically
+from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
 from discoseg.ranks import ALONE, Ranks
 from discoseg.weak.examples import Example
@@ -46,25 +50,52 @@ class RunFolder:
 
     root: Path
 
-    @classmethod
-    def open(cls, root: Path, *, resume: bool) -> "RunFolder":
+    @contextmanager
+    def open(self, *, resume: bool) -> Iterator[None]:
         """Make a new run folder, or with ``resume`` take an existing one; nothing is ever overwritten.
 
-        A run that was stopped before its first checkpoint resumes from the beginning.
+        Within the context no other process can have it. A run that was stopped before its first checkpoint resumes from
+        the beginning; a start that fails before there is a run leaves nothing behind.
         """
-        cls.require_usable(root, resume=resume)
-        folder = cls(root)
-        for path in (folder.latest.parent, folder.snapshots):
-            path.mkdir(parents=True, exist_ok=True)
-        return folder
+        self.require_usable(self.root, resume=resume)
+        self.root.mkdir(parents=True, exist_ok=True)
+        with alone_in(self.root):
+            if not resume and (self.root / "config.toml").exists():
+                raise UserError(f"{self.root}: another training has just been there; choose another --out")
+            remove_unfinished(self.root)
+            try:
+                for path in (self.latest.parent, self.snapshots):
+                    path.mkdir(exist_ok=True)
+                yield
+            finally:
+                self._clear_failed_start()
+
+    def _clear_failed_start(self) -> None:
+        """Leave no folder where no run came about."""
+        if not (self.root / "config.toml").exists():
+            with suppress(OSError):  # something else is there: then all of it stays
+                for path in (self.latest.parent, self.snapshots):
+                    path.rmdir()
+                for name in ("run.json", "log.txt", LOCK):
+                    (self.root / name).unlink(missing_ok=True)
+                self.root.rmdir()
 
     @staticmethod
     def require_usable(root: Path, *, resume: bool) -> None:
-        """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with."""
+        """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with.
+
+        Nor may another process be at it.
+        """
+        require_unlocked(root)
         if resume and not (root / "config.toml").is_file():
             raise UserError(f"{root}: nothing to resume, it has no config.toml; remove it and start without --resume")
         if not resume:
             require_new_folder(root, hint="choose another --out, or go on with it by --resume if it is a run")
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is one to resume from."""
+        return self.latest.is_file() or previous_of(self.latest).is_file()
 
     @property
     def latest(self) -> Path:
@@ -126,14 +157,20 @@ class RunFolder:
         """Write config.toml."""
         _write_text(self.root / "config.toml", to_toml(config))
 
-    def rewind(self, epoch: int) -> None:
-        """Forget the timings of epochs after ``epoch``: they will be made again."""
+    def rewind(self, epoch: int, steps: int = 0) -> None:
+        """Forget the timings of epochs after ``epoch``, which are made again; ``steps`` of the next one are done."""
         timing = self.root / "timing.csv"
         if timing.is_file():
             header, *rows = timing.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
             kept = [row for row in rows if row.endswith("\n") and int(row.split(",")[0]) <= epoch]
             _write_text(timing, "".join([header, *kept]))
-        self._log(f"resumed after epoch {epoch}, commit {_commit() or 'unknown'}")
+        within = f", step {steps}" if steps else ""
+        self._log(f"resumed after epoch {epoch}{within}, commit {_commit() or 'unknown'}")
+
+    def warn(self, line: str) -> None:
+        """Say something on the terminal, as a warning, and in log.txt."""
+        warnings.warn(line, stacklevel=2)
+        self._log(line)
 
     def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
         """Write metrics.csv anew."""

@@ -18,7 +18,7 @@ class Slices:
 
     ``image`` (N, C, H, W) float32; ``seeds`` (N, H, W) int8; ``truth`` (N, H, W) int8, 0 where there is no mask;
     ``volume`` (N,) the volume of each slice; ``low`` and ``high`` (K, V) float32 size bounds in voxels, of each of the
-    K ``structures``.
+    K ``structures``; ``names`` those of the V volumes.
     """
 
     image: torch.Tensor
@@ -27,6 +27,7 @@ class Slices:
     volume: torch.Tensor
     low: torch.Tensor
     high: torch.Tensor
+    names: tuple[str, ...]
     structures: tuple[str, ...] = ("foreground",)
 
     def __len__(self) -> int:
@@ -54,6 +55,7 @@ def stack_slices(examples: Sequence[Example], device: torch.device, memory: Memo
         volume=tensor([np.full(len(e.seeds), i) for i, e in enumerate(examples)], torch.int64),
         low=low,
         high=high,
+        names=tuple(e.name for e in examples),
         structures=examples[0].structures,
     )
 

@@ -8,9 +8,11 @@ evaluation mode, predicts every training volume; (3) every 3D volume gets its pr
 those that exceed the budget of memory lie in mapped files (:mod:`discoseg.data.memory`).
 """
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from discoseg import admm
-from discoseg.checkpoints import Checkpoints
+from discoseg.checkpoints import Checkpoints, restore_latest
 from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
 from discoseg.contours import Scored, contour_slices, write_contours
@@ -29,15 +31,22 @@ from discoseg.labelling import LabelProposer, assignment, expansion
 from discoseg.material import Material, require_room_on_device
 from discoseg.multipliers import MultiplierUpdate
 from discoseg.networks import build_network
-from discoseg.passes import PredictionPass, TrainingPass, predict_slices
+from discoseg.passes import (
+    PredictionPass,
+    Say,
+    TrainingPass,
+    is_one_pixel,
+    loss_terms,
+    plan_batches,
+    predict_slices,
+)
 from discoseg.proposals import CrfProposer, SizeProposer, sizes_to_choose
 from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import undisturbing
 from discoseg.run import RunFolder, case_rows, snapshot_due, snapshot_slices
 from discoseg.scores import score_cases, score_proposals, summarise_cases
-from discoseg.shards import plan_steps
 from discoseg.slices import Slices
-from discoseg.state import State, restore_state, save_model
+from discoseg.state import Running, State, save_model
 from discoseg.weak.examples import Example
 from discoseg.weak.pairs import read_pairs
 
@@ -50,7 +59,7 @@ Progress = Callable[[float, str], None]
 """Called with the epochs done so far (a fraction within an epoch) and a line about what is going on: the phase of the
 epoch, and what the last one came to.
 
-It may raise KeyboardInterrupt to end the training; after an epoch, so that a later one goes on from there.
+It may raise KeyboardInterrupt to end the training, which saves its state first: a later one goes on from there.
 """
 
 
@@ -97,50 +106,52 @@ def train_on(
     progress: Progress = lambda done, message: None,
 ) -> State:
     """Train like :func:`train` on material that several trainings may share, each in a thread of its own."""
-    ranks = material.ranks
+    ranks, folder = material.ranks, RunFolder(run)
     with ranks.agree():
         if ranks.first:
             RunFolder.require_usable(run, resume=resume)
     copied = 5 * len(config.priors) * len(material.slices.structures) * material.slices.seeds.numel()  # bytes
     room = material.device.type == "cuda" or material.memory.reserve(copied)  # a GPU's copy lies on the GPU
-    with _own_stream(material.device), Checkpoints(beside=room) as checkpoints:
+    with ExitStack() as stack:
+        stack.enter_context(_own_stream(material.device))
         with _seeding, undisturbing():
             torch.manual_seed(config.seed)
             state = start_state(material.slices, config, material.memory, ranks)
-        work = _prepare(state, material, config)  # whatever has no room is to be known before anything is written
-        folder = RunFolder(run)
+        # Whatever has no room is to be known before anything is written.
+        work = _prepare(state, material, config, folder.warn)
         with ranks.agree():
             if ranks.first:
-                RunFolder.open(run, resume=resume)
-        if folder.latest.is_file():
+                stack.enter_context(folder.open(resume=resume))
+        if ranks.gather(folder.has_checkpoint)[0]:
             with _seeding, undisturbing():
-                restore_state(folder.latest, state, config, material.data)
-            folder.rewind(state.epoch)
-            folder.write_config(config)  # more epochs may be wanted now
+                warning = restore_latest(folder.latest, state, config, material.data)
+            if ranks.first:
+                folder.rewind(*state.place)
+                if warning is not None:
+                    folder.warn(warning)
+                folder.write_config(config)  # more epochs may be wanted now
         elif ranks.first:
             if resume:  # stopped before its first checkpoint
                 folder.rewind(0)
             folder.write_start(config, model, sources or {}, material.device, material.data, ranks)
+        checkpoints = stack.enter_context(
+            Checkpoints(folder.latest, state, config, material.data, check=work.learn.require_finite, beside=room)
+        )
+        progress = checkpoints.guard(progress)
         if state.epoch == config.epochs:  # nothing to train, but to score
             work.predict.all()
             if work.validate is not None:
                 work.validate.all()
         while state.epoch < config.epochs:
             clock = Clock(material.device)
-            row = _run_epoch(state, work, material, config, clock, progress)
-            state.history.append({"epoch": state.epoch + 1, **row})
+            _run_epoch(state, work, material, config, clock, progress)
             with clock("save"):
                 _write_epoch(folder, state, work, material, config, model)
-                if written := ranks.first and (state.epoch in (1, config.epochs) or checkpoints.due):
-                    checkpoints.write(folder.latest, state, config, material.data)  # last: what it says is there
+                if state.epoch in (1, config.epochs) or checkpoints.due:
+                    checkpoints.save()  # last: what it says is there
             if ranks.first:
                 folder.write_epoch(state.history[-1], clock.seconds)
-            try:
-                progress(state.epoch, _summary(state))
-            except KeyboardInterrupt:
-                if not written:
-                    checkpoints.write(folder.latest, state, config, material.data)
-                raise
+            progress(state.epoch, _summary(state))
         _write_end(folder, state, work, material, config, model)
     return state
 
@@ -199,14 +210,14 @@ class _Work(NamedTuple):
     disagreement: Disagreement
 
 
-def _prepare(state: State, material: Material, config: Config) -> _Work:
-    memory = material.memory
-    predict = PredictionPass(state.network, material.slices, config, material.order, memory)
+def _prepare(state: State, material: Material, config: Config, say: Say) -> _Work:
+    memory, held_out = material.memory, material.held_out
+    predict = PredictionPass(state.network, material.slices, config, material.order, memory, say)
     disagreement = Disagreement(material.slices, material.training, predict.probability)
     return _Work(
-        learn=TrainingPass(state, material.slices, config, material.ranks),
+        learn=TrainingPass(state, material.slices, config, say, material.ranks),
         predict=predict,
-        validate=PredictionPass(state.network, material.held_out, config, memory=memory) if material.held_out else None,
+        validate=PredictionPass(state.network, held_out, config, memory=memory, say=say) if held_out else None,
         proposers=_proposers(material, config),
         updates={
             prior.name: MultiplierUpdate(
@@ -221,7 +232,11 @@ def _prepare(state: State, material: Material, config: Config) -> _Work:
 def _run_epoch(
     state: State, work: _Work, material: Material, config: Config, clock: Clock, progress: Progress
 ) -> dict[str, float]:
-    """Train, predict, propose, move the multipliers; return the epoch's row of metrics."""
+    """Train, predict, propose, move the multipliers; note the epoch's row of metrics and return it.
+
+    ``progress`` is called where the state is one that a training can go on from: after each step, and from then on
+    until the multipliers move, as the last step left it.
+    """
     learn, predict, validate, proposers, *_ = work
     proposing = state.epoch + 1 >= config.admm.first_proposals  # what the next epoch is drawn to
     for prior in state.priors:
@@ -250,22 +265,30 @@ def _run_epoch(
             done += len(new)
             for prior in state.priors if proposing else ():
                 proposers[prior.name].start(predict.probability, prior, done)
-    if proposing:
-        report("fitting sizes" if config.uses_size else "predicting", 0.93)
-        row |= _update_prior(state, "size", work, material, config, clock)
+            report("predicting", 0.9 + 0.03 * done / len(material.slices))
+    proposals: dict[PriorName, torch.Tensor] = {}
+    if proposing and config.uses_size:
+        report("fitting sizes", 0.93)
+        tick = partial(report, "fitting sizes", 0.93)
+        proposals["size"] = _propose("size", state, work, material, config, clock, tick)
     report("scoring", 0.94)
     with clock("score"):  # while cores still cut
-        if validate is not None:
-            validate.all()
+        for _ in validate.run() if validate is not None else ():
+            report("scoring", 0.95)
         for split, prefix in (("training", "train"), ("validation", "val")):
             cases = material.ranks.collect(_score_cases(split, work, material), material.numbers[split])
             row |= summarise_cases(cases, material.slices.structures, prefix=prefix)
+    if proposing and config.uses_crf:
+        report("cutting", 0.96)
+        tick = partial(report, "cutting", 0.96)
+        proposals["crf"] = _propose("crf", state, work, material, config, clock, tick)
+    for name, proposal in proposals.items():  # no way back from here to the end of the epoch
+        row |= _move_multipliers(name, proposal, state, work, config, clock)
     if proposing:
-        report("cutting" if config.uses_crf else "scoring", 0.96)
-        row |= _update_prior(state, "crf", work, material, config, clock)
         with clock("score"):
             numbers = material.numbers["training"]
             row |= score_proposals(state.priors, material.slices, material.training, material.ranks, numbers)
+    state.finish_epoch(row)
     return row
 
 
@@ -319,14 +342,17 @@ def start_state(slices: Slices, config: Config, memory: Memory = BOUNDLESS, rank
         ],
         order=torch.Generator().manual_seed(own_seed),
         slice_sums=slice_sums,
+        running=Running(
+            losses=torch.zeros(plan_batches(slices, config, ranks).count, len(loss_terms(config)), device=device),
+            drawn=torch.empty(0, dtype=torch.uint8),
+        ),
     )
 
 
 def _require_normalisable(slices: Slices, config: Config, ranks: Ranks) -> None:
     """Refuse a step of one slice that the network shrinks to one pixel: a batch of one value has no variance."""
     _, rows, columns = slices.seeds.shape
-    alone = plan_steps(config.optimiser.batch, ranks.gather(len(slices)), ranks.rank).own == 1
-    if alone and config.network.name == "unet" and max(rows, columns) <= 2 ** (config.network.depth or 3):
+    if plan_batches(slices, config, ranks).own == 1 and is_one_pixel(rows, columns, config):
         raise UserError(
             f"--network.depth {config.network.depth or 3} leaves one pixel of a slice of {rows}×{columns}, and a batch "
             "has one slice: lower it, or change --optimiser.batch"
@@ -382,19 +408,35 @@ def _score_cases(split: str, work: _Work, material: Material) -> list[dict[str, 
     return score_cases(work.validate.probability, material.held_out, material.validation)
 
 
-def _update_prior(
-    state: State, name: PriorName, work: _Work, material: Material, config: Config, clock: Clock
-) -> dict[str, float]:
-    """Make a prior's proposals, if it has any, move its multipliers, adapt its μ; return the residuals."""
-    row: dict[str, float] = {}
+def _propose(
+    name: PriorName,
+    state: State,
+    work: _Work,
+    material: Material,
+    config: Config,
+    clock: Clock,
+    tick: Callable[[], None],
+) -> torch.Tensor:
+    """Return a prior's proposals (K, N, H, W) bool; ``tick`` is called now and then while cores still solve them."""
     seeds = material.slices.seeds if config.admm.honour_seeds else None
-    for prior in state.priors:
-        if prior.name == name:
-            with clock(name):
-                row[f"mu_{name}"] = prior.mu
-                residuals = work.updates[name](work.proposers[name].finish(work.predict.probability, prior, seeds))
-                row[f"primal_{name}"], row[f"dual_{name}"] = residuals.primal, residuals.dual
-                admm.adapt_mu(prior, residuals, config.admm, state.epoch)
+    with clock(name):
+        return work.proposers[name].finish(work.predict.probability, state.prior(name), seeds, tick)
+
+
+def _move_multipliers(
+    name: PriorName, proposal: torch.Tensor, state: State, work: _Work, config: Config, clock: Clock
+) -> dict[str, float]:
+    """Take over a prior's proposals (K, N, H, W), move its multipliers, adapt its μ; return the residuals."""
+    prior = state.prior(name)
+    with clock(name):
+        residuals = work.updates[name](proposal)
+        if not math.isfinite(residuals.primal):
+            raise UserError(
+                f"a probability is not finite in epoch {state.epoch + 1}, though all losses were; the last checkpoint "
+                "is kept: start anew with a smaller --optimiser.lr"
+            )
+        row = {f"mu_{name}": prior.mu, f"primal_{name}": residuals.primal, f"dual_{name}": residuals.dual}
+        admm.adapt_mu(prior, residuals, config.admm, state.epoch)
     return row
 
 

@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 from discoseg.config import Config, Method, load_config, load_run_config
 from discoseg.data.files import make_folder_whole, write_atomically
+from discoseg.data.locks import try_lock
 from discoseg.data.metaimage import data_file
 from discoseg.errors import UserError
 from discoseg.web.annotator import Annotator
-from discoseg.web.locks import try_lock
 from discoseg.web.runs import is_finished, read_metrics
 
 POLL_S = 0.5
