@@ -30,6 +30,8 @@ from discoseg.commands import (
 )
 from discoseg.config import Config, load_config, load_run_config
 from discoseg.errors import UserError
+from discoseg.interruption import Interrupted
+from discoseg.out_of_memory import is_out_of_memory
 from discoseg.terminal import Terminal
 
 
@@ -92,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     arguments = sys.argv[1:] if arguments is None else arguments
     terminal = Terminal(json="--json" in arguments)  # until the arguments are understood
+    command: Command | None = None
     try:
         command = parse(arguments)
         terminal = Terminal(type(command).__name__.lower(), quiet=command.quiet, json=command.json)
@@ -106,14 +109,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = "" if error.filename is None else f"{error.filename}: "
         status = _fail(terminal, f"error: {where}{error.strerror or error}", 2)
     except (RuntimeError, MemoryError) as error:
-        known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        if not known and "allocate memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         advice = "lower --optimiser.batch, --grid.shape, --network.width or depth"
         status = _fail(terminal, f"error: out of memory; {advice}", 2)
-    except KeyboardInterrupt:
-        goes_on = "train and sweep go on with --resume, reproduce and demo when started again"
-        status = _fail(terminal, f"interrupted; {goes_on}", 130)
+    except KeyboardInterrupt as interruption:
+        goes_on = "" if command is None else command.goes_on(arguments)
+        interrupted = "interrupted" + (f"; go on with: {goes_on}" if goes_on else "")
+        number = interruption.status if isinstance(interruption, Interrupted) else 130
+        status = _fail(terminal, interrupted, number)
     sys.exit(status)
 
 

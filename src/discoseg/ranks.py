@@ -11,10 +11,11 @@ was given.
 import io
 import json
 import os
+import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -26,11 +27,13 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from discoseg.errors import UserError
+from discoseg.interruption import Interrupted
 
 # After which a process that does not answer counts as lost. One that ends is noticed at once; this is for a machine
 # that vanishes, and must leave time for the cuts or the preparation of the slowest rank.
 _PATIENCE = timedelta(minutes=30)
 _TOLD = "discoseg/told"
+_SEED_STRIDE = 1_000_003  # between the seeds of two ranks: larger than seeds that people choose
 
 _T = TypeVar("_T")
 
@@ -39,7 +42,8 @@ _T = TypeVar("_T")
 class Ranks:
     """This process among those of its training: ``rank`` of ``size``, on its machine ``local_rank`` of ``local_size``.
 
-    ``backend`` is what the gradients cross by: gloo or nccl, None for a single process.
+    ``backend`` is what the gradients cross by: gloo or nccl, None for a single process. ``group`` is torch's group of
+    processes, None for the one of all.
     """
 
     rank: int = 0
@@ -47,11 +51,16 @@ class Ranks:
     local_rank: int = 0
     local_size: int = 1
     backend: str | None = None
+    group: dist.ProcessGroup | None = None
 
     @property
     def first(self) -> bool:
         """Whether this is the process that writes the run folder and speaks."""
         return self.rank == 0
+
+    def own_seed(self, seed: int) -> int:
+        """Return a seed for what differs between ranks; for the first it is ``seed`` itself."""
+        return seed + self.rank * _SEED_STRIDE
 
     @property
     def several(self) -> bool:
@@ -89,7 +98,7 @@ class Ranks:
             return values
         total = values.clone()
         with _noticing_losses():
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=self.group)
         return total
 
     def most(self, value: int) -> int:
@@ -98,7 +107,7 @@ class Ranks:
             return value
         largest = torch.tensor(value)
         with _noticing_losses():
-            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
         return int(largest)
 
     def wait(self) -> None:
@@ -120,16 +129,19 @@ class Ranks:
             if failure is not None:
                 raise failure
             return
-        said = None if failure is None else str(failure) or type(failure).__name__
         try:
-            complaints = [complaint for complaint in self.gather(said) if complaint is not None]
+            told = self.gather(_describe(failure))
         except PeerLost:
             if failure is None:
                 raise
         if failure is not None:
             raise failure
-        if complaints:
-            raise PeerLost(complaints[0])
+        for signal_number, complaint in filter(None, told):
+            raise PeerLost(complaint) if signal_number is None else Interrupted(signal_number)
+
+    def aside(self) -> "Ranks":
+        """Return the same ranks for another thread: what they say to each other there does not mix with this."""
+        return replace(self, group=dist.new_group(backend="gloo", timeout=_PATIENCE)) if self.several else self
 
     def parallel(self, network: nn.Module) -> nn.Module:
         """Return what to call in place of the network in training, so that all ranks' gradients are averaged.
@@ -165,12 +177,12 @@ class Ranks:
     def _gather_bytes(self, content: bytes) -> list[bytes]:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with _noticing_losses():
-            dist.all_gather(sizes, torch.tensor([len(content)]))
+            dist.all_gather(sizes, torch.tensor([len(content)]), group=self.group)
             longest = int(max(sizes))
             padded = torch.zeros(longest, dtype=torch.uint8)
             padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
             received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
-            dist.all_gather(received, padded)
+            dist.all_gather(received, padded, group=self.group)
         return [bytes(part[: int(size)].numpy()) for part, size in zip(received, sizes, strict=True)]
 
 
@@ -192,6 +204,15 @@ def _noticing_losses() -> Iterator[None]:
             f"another process of this training ended, or did not answer for {_PATIENCE.seconds // 60} minutes; "
             "the last checkpoint is kept: start the same command with --resume"
         ) from error
+
+
+def _describe(failure: BaseException | None) -> tuple[int | None, str] | None:
+    """Return the signal that a failure comes from, if it does, and what is to be said about it; None of None."""
+    if failure is None:
+        return None
+    if isinstance(failure, KeyboardInterrupt):
+        return getattr(failure, "number", int(signal.SIGINT)), ""
+    return None, str(failure) or type(failure).__name__
 
 
 @contextmanager

@@ -53,7 +53,6 @@ from discoseg.weak.pairs import read_pairs
 Proposer = CrfProposer | SizeProposer | LabelProposer
 
 _seeding = threading.Lock()  # torch's generator is one for all threads
-_SEED_STRIDE = 1_000_003  # between the seeds of two ranks: larger than seeds that people choose
 
 Progress = Callable[[float, str], None]
 """Called with the epochs done so far (a fraction within an epoch) and a line about what is going on: the phase of the
@@ -331,7 +330,7 @@ def start_state(slices: Slices, config: Config, memory: Memory = BOUNDLESS, rank
         parts = slices.image.split(64)  # scratch memory must not grow with the dataset
         slice_sums = torch.cat([predict_slices(network, part).sum(dim=(2, 3)) for part in parts], dim=1)
     shape = (len(slices.structures), count, rows, columns)
-    own_seed = config.seed + ranks.rank * _SEED_STRIDE
+    own_seed = ranks.own_seed(config.seed)
     if ranks.rank > 0:
         torch.manual_seed(own_seed)
     return State(
