@@ -21,7 +21,7 @@ LAYERS = [
     {"train", "uncertainty"},
     {"material", "passes", "checkpoints", "labelling", "disagreement", "contours"},
     {"run", "scores", "proposals", "multipliers", "undo"},
-    {"state"},
+    {"state", "shard_files"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
     {"ranks"},
     {"certified", "regions"},

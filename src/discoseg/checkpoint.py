@@ -9,7 +9,7 @@ import json
 import mmap
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +60,42 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, A
 
 
 def load_tensors(
-    path: Path, into: Mapping[str, torch.Tensor] | None = None
+    path: Path,
+    into: Mapping[str, torch.Tensor] | None = None,
+    *,
+    wanted: Callable[[str], bool] = lambda name: True,
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read back what :func:`save_tensors` wrote: tensors on the CPU, and the metadata.
+    """Read back what :func:`save_tensors` wrote: tensors on the CPU whose names are ``wanted``, and the metadata.
 
     Those of ``into`` that are on the CPU and have the right name, shape and type are filled and returned. A file that
     is damaged is a `DamagedCheckpoint`, and ``into`` is left alone.
     """
-    broken = DamagedCheckpoint(f"{path}: not a complete discoseg checkpoint; use another one of that run")
+    data, header, meta, start = _open(path)
+    broken = _broken(path)
+    try:
+        checksum = int(header.pop("__metadata__")["crc32"], 16)
+        payload = memoryview(data)[start:]
+        if zlib.crc32(payload) != checksum:
+            raise broken
+        chosen = {name: entry for name, entry in header.items() if wanted(name)}
+        tensors = {name: _tensor(payload, entry, (into or {}).get(name)) for name, entry in chosen.items()}
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise broken from error
+    return tensors, meta
+
+
+def load_meta(path: Path) -> dict[str, Any]:
+    """Return the metadata of a file alone; damage to its tensors is not looked for."""
+    return _open(path)[2]
+
+
+def _broken(path: Path) -> DamagedCheckpoint:
+    return DamagedCheckpoint(f"{path}: not a complete discoseg checkpoint; use another one of that run")
+
+
+def _open(path: Path) -> tuple[mmap.mmap, dict[str, Any], dict[str, Any], int]:
+    """Return a mapped file, its header, the metadata, and where the tensors begin."""
+    broken = _broken(path)
     try:
         with path.open("rb") as file:  # mapped: it can be larger than memory
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -78,19 +106,14 @@ def load_tensors(
     try:
         (length,) = struct.unpack_from("<Q", data)
         header = json.loads(data[8 : 8 + length])
-        metadata = header.pop("__metadata__")
+        metadata = header["__metadata__"]
         if not metadata.keys() <= {"discoseg", "crc32", "header_crc32"}:
             raise broken
         if "header_crc32" in metadata and not _header_is_whole(data[: 8 + length], int(metadata["header_crc32"], 16)):
             raise broken  # older files have none
-        meta, checksum = json.loads(metadata["discoseg"]), int(metadata["crc32"], 16)
-        payload = memoryview(data)[8 + length :]
-        if zlib.crc32(payload) != checksum:
-            raise broken
-        tensors = {name: _tensor(payload, entry, (into or {}).get(name)) for name, entry in header.items()}
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        return data, header, json.loads(metadata["discoseg"]), 8 + length
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise broken from error
-    return tensors, meta
 
 
 def previous_of(latest: Path) -> Path:

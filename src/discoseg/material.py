@@ -15,6 +15,7 @@ from discoseg.data.memory import BOUNDLESS, GIB, Memory
 from discoseg.errors import UserError
 from discoseg.ranks import ALONE, Ranks
 from discoseg.regions import Region, open_regions
+from discoseg.shard_files import Cases
 from discoseg.slices import fingerprint, stack_bounds, stack_slices
 from discoseg.weak.examples import Example
 
@@ -27,8 +28,8 @@ class Material:
     that cut; ``memory`` the host's memory for all that grows with the dataset. Leave it as a context, which ends the
     threads.
 
-    Of several ``ranks`` each has its own examples; ``numbers`` of "training" and "validation" are theirs among all, and
-    ``data`` has the checksums of all.
+    Of several ``ranks`` each has its own examples; ``numbers`` of "training" and "validation" are theirs among all,
+    ``data`` has the checksums of all, and ``cases`` the slices of all training cases.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Material:
         self.data = {part: dict(ranks.collect(list(own[part].items()), places[part])) for part in own}
         of_all = {part: {name: number for number, name in enumerate(names)} for part, names in self.data.items()}
         self.numbers = {part: [of_all[part][name] for name in names] for part, names in own.items()}
+        counts = [(example.name, len(example.seeds)) for example in training]
+        self.cases = Cases(list(own["training"]), dict(ranks.collect(counts, places["training"])))
         self.slices = stack_slices(training, device, memory)
         self.held_out = stack_slices(validation, device, memory) if validation else None
         cores = usable_cores()

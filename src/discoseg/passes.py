@@ -48,11 +48,14 @@ class TrainingPass:
     def __init__(
         self, state: State, slices: Slices, config: Config, say: Say = lambda line: None, ranks: Ranks = ALONE
     ) -> None:
-        """Of several ``ranks`` each takes its share of a batch from its own ``slices``; they call this together."""
+        """Of several ``ranks`` each takes its share of a batch from its own ``slices``; they call this together.
+
+        ``steps`` are those of a pass.
+        """
         self._state, self._slices, self._config, self._say, self._ranks = state, slices, config, say, ranks
         device = slices.image.device
-        self._steps = plan_batches(slices, config, ranks)
-        self._batch, self._count = self._steps.own, self._steps.count
+        self.steps = plan_batches(slices, config, ranks)
+        self._batch, self._count = self.steps.own, self.steps.count
         self._order = torch.empty(self._count * self._batch, dtype=torch.int64, device=device)
         self._theta: torch.Tensor | None = None
         self._intensities: torch.Tensor | None = None
@@ -62,7 +65,7 @@ class TrainingPass:
         self._network = ranks.parallel(state.network)
         self._gradients: AbstractContextManager[object] = WeightGradients(device, state.network)
         if ranks.several:  # torch averages the ranks' gradients, so each loss counts by its share of the mean
-            self._ones *= self._steps.share * ranks.size
+            self._ones *= self.steps.share * ranks.size
             self._gradients = nullcontext()
         self._undo = Undo(state)
         self._step = Replay(self._train_next, device)
@@ -83,12 +86,12 @@ class TrainingPass:
             self._take_step()
             running.steps += 1
             if running.steps == self._count:
-                self._ranks.average_statistics(self._state.network, self._steps.share)
+                self._ranks.average_statistics(self._state.network, self.steps.share)
             progress(running.steps / self._count)
             if running.steps == self._count // 8 + 1:  # the host is not ahead of the device by a whole pass
                 beside()
         self.require_finite()
-        means = self._ranks.sum(running.losses.double().mean(dim=0) * self._steps.share).tolist()
+        means = self._ranks.sum(running.losses.double().mean(dim=0) * self.steps.share).tolist()
         terms = {f"loss_{name}": value for name, value in zip(loss_terms(self._config), means, strict=True)}
         return {"lr": self.lr, "loss": sum(means), **terms}
 

@@ -1,5 +1,6 @@
 """Everything a training must remember between two steps, and its way into a checkpoint and back."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import torch
 
 from discoseg.admm import Prior
-from discoseg.checkpoint import load_tensors, save_tensors
+from discoseg.checkpoint import load_meta, load_tensors, save_tensors
 from discoseg.config import Config, PriorName, flatten, from_record, to_dict
 from discoseg.errors import UserError
+
+Load = Callable[[Path, Mapping[str, torch.Tensor]], tuple[dict[str, torch.Tensor], dict[str, Any]]]
+"""Returns the tensors and the metadata of a checkpoint; tensors that are given by name may be filled."""
 
 
 @dataclass
@@ -134,11 +138,16 @@ def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
 
 
-def restore_state(path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
-    """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off; settings and data must agree."""
+def restore_state(
+    path: Path, state: State, config: Config, data: dict[str, dict[str, str]], load: Load = load_tensors
+) -> None:
+    """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off; settings and data must agree.
+
+    ``load`` returns the tensors and the metadata of a checkpoint.
+    """
     large = {f"{prior.name}.proposal2": prior.doubled for prior in state.priors}
     large |= {f"{prior.name}.multiplier": prior.multiplier for prior in state.priors}
-    tensors, meta = load_tensors(path, into=large)
+    meta = load_meta(path)
     if not {"config", "data", "history", "mu"} <= meta.keys():
         raise UserError(f"{path}: a model, not the state of a training, so nothing can go on from it; train anew")
     _require_same_settings(path, meta["config"], to_dict(config))
@@ -147,6 +156,7 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
         raise UserError(f"{path}: {meta['epoch']} epochs are done already; --epochs {config.epochs} cannot undo them")
     if meta["epoch"] == config.epochs and meta.get("steps"):
         raise UserError(f"{path}: epoch {meta['epoch'] + 1} is under way; --epochs {config.epochs} cannot undo it")
+    tensors, meta = load(path, large)
     device = state.slice_sums.device
     state.network.load_state_dict(network_tensors(tensors))
     for name, tensor in large.items():

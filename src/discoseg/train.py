@@ -45,6 +45,7 @@ from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import undisturbing
 from discoseg.run import RunFolder, case_rows, snapshot_due, snapshot_slices
 from discoseg.scores import score_cases, score_proposals, summarise_cases
+from discoseg.shard_files import ShardFiles
 from discoseg.slices import Slices
 from discoseg.state import Running, State, save_model
 from discoseg.weak.examples import Example
@@ -121,9 +122,11 @@ def train_on(
         with ranks.agree():
             if ranks.first:
                 stack.enter_context(folder.open(resume=resume))
+        share = work.learn.steps.share
+        files = ShardFiles(folder.latest, state.network, material.cases, ranks, share=share, seed=config.seed)
         if ranks.gather(folder.has_checkpoint)[0]:
             with _seeding, undisturbing():
-                warning = restore_latest(folder.latest, state, config, material.data)
+                warning = restore_latest(folder.latest, state, config, material.data, files, ranks)
             if ranks.first:
                 folder.rewind(*state.place)
                 if warning is not None:
@@ -134,16 +137,25 @@ def train_on(
                 folder.rewind(0)
             folder.write_start(config, model, sources or {}, material.device, material.data, ranks)
         checkpoints = stack.enter_context(
-            Checkpoints(folder.latest, state, config, material.data, check=work.learn.require_finite, beside=room)
+            Checkpoints(
+                folder.latest,
+                state,
+                config,
+                material.data,
+                files=files,
+                ranks=ranks,
+                check=work.learn.require_finite,
+                beside=room,
+            )
         )
-        progress = checkpoints.guard(progress)
+        listen, progress = checkpoints.listen(progress), checkpoints.guard(progress)
         if state.epoch == config.epochs:  # nothing to train, but to score
             work.predict.all()
             if work.validate is not None:
                 work.validate.all()
         while state.epoch < config.epochs:
             clock = Clock(material.device)
-            _run_epoch(state, work, material, config, clock, progress)
+            _run_epoch(state, work, material, config, clock, progress, listen)
             with clock("save"):
                 _write_epoch(folder, state, work, material, config, model)
                 if state.epoch in (1, config.epochs) or checkpoints.due:
@@ -229,12 +241,12 @@ def _prepare(state: State, material: Material, config: Config, say: Say) -> _Wor
 
 
 def _run_epoch(
-    state: State, work: _Work, material: Material, config: Config, clock: Clock, progress: Progress
-) -> dict[str, float]:
-    """Train, predict, propose, move the multipliers; note the epoch's row of metrics and return it.
+    state: State, work: _Work, material: Material, config: Config, clock: Clock, progress: Progress, listen: Progress
+) -> None:
+    """Train, predict, propose, move the multipliers; note the epoch's row of metrics.
 
     ``progress`` is called where the state is one that a training can go on from: after each step, and from then on
-    until the multipliers move, as the last step left it.
+    until the multipliers move, as the last step left it. In between ``listen`` is, as often as a rank has occasion to.
     """
     learn, predict, validate, proposers, *_ = work
     proposing = state.epoch + 1 >= config.admm.first_proposals  # what the next epoch is drawn to
@@ -247,6 +259,9 @@ def _run_epoch(
 
     def report(phase: str, part: float) -> None:
         progress(state.epoch + part, _summary(state, phase))
+
+    def tick(phase: str, part: float) -> None:
+        listen(state.epoch + part, _summary(state, phase))
 
     def foresee() -> None:
         for prior in state.priors if proposing else ():
@@ -264,23 +279,24 @@ def _run_epoch(
             done += len(new)
             for prior in state.priors if proposing else ():
                 proposers[prior.name].start(predict.probability, prior, done)
-            report("predicting", 0.9 + 0.03 * done / len(material.slices))
+            tick("predicting", 0.9 + 0.03 * done / len(material.slices))
     proposals: dict[PriorName, torch.Tensor] = {}
     if proposing and config.uses_size:
         report("fitting sizes", 0.93)
-        tick = partial(report, "fitting sizes", 0.93)
-        proposals["size"] = _propose("size", state, work, material, config, clock, tick)
+        ticks = partial(tick, "fitting sizes", 0.93)
+        proposals["size"] = _propose("size", state, work, material, config, clock, ticks)
     report("scoring", 0.94)
     with clock("score"):  # while cores still cut
         for _ in validate.run() if validate is not None else ():
-            report("scoring", 0.95)
+            tick("scoring", 0.95)
         for split, prefix in (("training", "train"), ("validation", "val")):
             cases = material.ranks.collect(_score_cases(split, work, material), material.numbers[split])
             row |= summarise_cases(cases, material.slices.structures, prefix=prefix)
     if proposing and config.uses_crf:
         report("cutting", 0.96)
-        tick = partial(report, "cutting", 0.96)
-        proposals["crf"] = _propose("crf", state, work, material, config, clock, tick)
+        ticks = partial(tick, "cutting", 0.96)
+        proposals["crf"] = _propose("crf", state, work, material, config, clock, ticks)
+        report("cutting", 0.99)
     for name, proposal in proposals.items():  # no way back from here to the end of the epoch
         row |= _move_multipliers(name, proposal, state, work, config, clock)
     if proposing:
@@ -288,7 +304,6 @@ def _run_epoch(
             numbers = material.numbers["training"]
             row |= score_proposals(state.priors, material.slices, material.training, material.ranks, numbers)
     state.finish_epoch(row)
-    return row
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
