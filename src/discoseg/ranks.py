@@ -217,9 +217,9 @@ def _describe(failure: BaseException | None) -> tuple[int | None, str] | None:
 
 @contextmanager
 def open_ranks(device: torch.device) -> Iterator[Ranks]:
-    """Join the processes that torchrun started, if it did: a context, in which ``device`` is this one's.
+    """Join the processes that torchrun started, if it did; ``device`` is the kind that all of them train on.
 
-    ``device`` is the kind that all ranks train on.
+    Those of a machine share its GPUs, where there are fewer.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -227,20 +227,16 @@ def open_ranks(device: torch.device) -> Iterator[Ranks]:
         return
     if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         raise UserError(f"WORLD_SIZE is {size}, but {missing[0]} is not set: start by torchrun, or unset WORLD_SIZE")
-    backend = "nccl" if device.type == "cuda" else "gloo"
     rank = int(os.environ["RANK"])
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    ranks = Ranks(rank, size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", size)), backend)
-    if device.type == "cuda":
-        if ranks.local_size > torch.cuda.device_count():
-            raise UserError(
-                f"--nproc-per-node {ranks.local_size}: this machine has {torch.cuda.device_count()} GPUs, and each "
-                "process needs one of its own"
-            )
-        torch.cuda.set_device(local_rank)
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    backend = "nccl" if gpus >= local_size else "gloo"  # NCCL wants a GPU for each; gloo takes the way by the host
+    if gpus:
+        torch.cuda.set_device(local_rank % gpus)
     # Numbers of the host cross by gloo in any case: they must not wait for the GPU.
     dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=_PATIENCE)
-    yield ranks
+    yield Ranks(rank, size, local_rank, local_size, backend)
     dist.destroy_process_group()  # after an error the others notice that this process ends, once it has told why
 
 

@@ -307,12 +307,14 @@ def _run_epoch(
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
-    """Return the device ``auto``, ``cpu`` or ``cuda`` stands for here; each of several ``ranks`` has its own GPU."""
+    """Return the device ``auto``, ``cpu`` or ``cuda`` stands for here, for one of several ``ranks`` its own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: this machine has no usable CUDA device; use --device cpu or auto")
-    return torch.device(name, ranks.local_rank) if name == "cuda" and ranks.several else torch.device(name)
+    if name == "cuda" and ranks.several:
+        return torch.device(name, ranks.local_rank % torch.cuda.device_count())
+    return torch.device(name)
 
 
 def start_state(slices: Slices, config: Config, memory: Memory = BOUNDLESS, ranks: Ranks = ALONE) -> State:
