@@ -15,7 +15,7 @@ import torch
 from discoseg.checkpoint import DamagedCheckpoint, previous_of, save_tensors
 from discoseg.config import Config
 from discoseg.errors import UserError
-from discoseg.state import State, restore_state, snapshot_state
+from discoseg.state import Files, State, restore_state, snapshot_state
 
 EVERY_S = 60.0  # a kill costs this much work, a step, and the writing of a checkpoint,
 MOST_SHARE = 0.05  # unless writing is so slow that it would take more than this share of the time
@@ -108,15 +108,16 @@ class Checkpoints:
             self._wait()
 
 
-def restore_latest(latest: Path, state: State, config: Config, data: Data) -> str | None:
+def restore_latest(latest: Path, state: State, config: Config, data: Data, files: Files) -> str | None:
     """Bring a fresh ``state`` to the latest checkpoint, or to the one before where that is damaged or missing.
 
-    Return what is to be said about it, None if all is well. The damaged file makes way for the good one.
+    ``files`` are those of the cases, to name one that has changed. Return what is to be said about it, None if all is
+    well. The damaged file makes way for the good one.
     """
     previous = previous_of(latest)
     try:
         if latest.is_file():
-            restore_state(latest, state, config, data)
+            restore_state(latest, state, config, data, files)
             return None
         what = "missing"
     except DamagedCheckpoint as damaged:
@@ -126,7 +127,7 @@ def restore_latest(latest: Path, state: State, config: Config, data: Data) -> st
             ) from damaged
         what = "damaged"
     try:
-        restore_state(previous, state, config, data)
+        restore_state(previous, state, config, data, files)
     except DamagedCheckpoint as damaged:
         raise UserError(
             f"{latest}: {what}, and so is {previous.name}, the one before it; train anew into another folder"

@@ -21,10 +21,10 @@ from discoseg.weak.examples import Example
 class Material:
     """Training and validation examples on a device, for one training or several at a time.
 
-    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` their checksums; ``turns`` are
-    the training volumes in the order in which they are predicted, ``order`` (N,) their slices; ``pool`` the threads
-    that cut; ``memory`` the host's memory for all that grows with the dataset. Leave it as a context, which ends the
-    threads.
+    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` are their checksums, ``files``
+    where they come from; ``turns`` are the training volumes in the order in which they are predicted, ``order`` (N,)
+    their slices; ``pool`` the threads that cut; ``memory`` the host's memory for all that grows with the dataset. Leave
+    it as a context, which ends the threads.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Material:
         self.training, self.validation, self.device, self.memory = training, validation, device, memory
         self.idle_cores = device.type == "cuda" if idle_cores is None else idle_cores
         self.data = {"training": fingerprint(training), "validation": fingerprint(validation)}
+        self.files = {example.name: example.files for example in (*training, *validation)}
         self.slices = stack_slices(training, device, memory)
         self.held_out = stack_slices(validation, device, memory) if validation else None
         cores = usable_cores()

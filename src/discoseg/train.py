@@ -112,7 +112,7 @@ def train_on(
         stack.enter_context(folder.open(resume=resume))
         if folder.has_checkpoint:
             with _seeding, undisturbing():
-                warning = restore_latest(folder.latest, state, config, material.data)
+                warning = restore_latest(folder.latest, state, config, material.data, material.files)
             folder.rewind(*state.place)
             if warning is not None:
                 folder.warn(warning)
