@@ -18,7 +18,7 @@ from discoseg.config import Config
 from discoseg.errors import UserError
 from discoseg.ranks import ALONE, Ranks
 from discoseg.shard_files import ShardFiles
-from discoseg.state import State, restore_state, snapshot_state
+from discoseg.state import Files, State, restore_state, snapshot_state
 
 EVERY_S = 60.0  # a kill costs this much work, a step, and the writing of a checkpoint,
 MOST_SHARE = 0.05  # unless writing is so slow that it would take more than this share of the time
@@ -41,18 +41,18 @@ class Checkpoints:
         config: Config,
         data: Data,
         *,
-        files: ShardFiles | None = None,
+        shards: ShardFiles | None = None,
         ranks: Ranks = ALONE,
         check: Callable[[], None] = lambda: None,
         beside: bool = True,
     ) -> None:
         """``latest`` is the file to write, the one before is `previous_of` it; ``data`` are the cases' checksums.
 
-        ``files`` write what each of several ``ranks`` has of its own. ``check`` raises an error if the state must not
+        ``shards`` write what each of several ``ranks`` has of its own. ``check`` raises an error if the state must not
         be kept. ``beside``: whether there is memory for a copy of the state; if not, the training waits for each
         writing.
         """
-        self._files, self._ranks = files or ShardFiles(latest, state.network), ranks
+        self._shards, self._ranks = shards or ShardFiles(latest, state.network), ranks
         self._stop: KeyboardInterrupt | None = None
         self._latest, self._state, self._config, self._data = latest, state, config, data
         self._check, self._beside = check, beside
@@ -83,7 +83,7 @@ class Checkpoints:
         self._wait()
         self._last, self._saved = time.monotonic(), self._state.place
         content = snapshot_state(self._state, self._config, self._data, copy=self._beside)
-        self._writing = self._thread.submit(_write, self._latest, *content, self._files)
+        self._writing = self._thread.submit(_write, self._latest, *content, self._shards)
         if not self._beside:
             self._wait()
 
@@ -150,11 +150,12 @@ class Checkpoints:
 
 
 def restore_latest(
-    latest: Path, state: State, config: Config, data: Data, files: ShardFiles, ranks: Ranks = ALONE
+    latest: Path, state: State, config: Config, data: Data, files: Files, shards: ShardFiles, ranks: Ranks = ALONE
 ) -> str | None:
     """Bring a fresh ``state`` to the latest checkpoint, or to the one before where that is damaged or missing.
 
-    All ``ranks`` go back to the same one. Return what is to be said about it, None if all is well. The damaged file
+    ``files`` are those of the cases, to name one that has changed. ``shards`` read what the ``ranks`` have of their
+    own; all go back to the same checkpoint. Return what is to be said about it, None if all is well. The damaged file
     makes way for the good one.
     """
 
@@ -162,7 +163,7 @@ def restore_latest(
         whole = True
         with ranks.agree():
             try:
-                restore_state(path, state, config, data, files.load)
+                restore_state(path, state, config, data, files, shards.load)
             except DamagedCheckpoint:
                 whole = False
         return all(ranks.gather(whole))
@@ -184,10 +185,10 @@ def restore_latest(
     return f"{latest} is {what}: going on from the checkpoint before it, after epoch {epoch}, step {steps}"
 
 
-def _write(latest: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any], files: ShardFiles) -> float:
+def _write(latest: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any], shards: ShardFiles) -> float:
     """Write a checkpoint, keep the one before, and return the seconds that took; there is a whole one at any time."""
     start = time.monotonic()
-    files.write(tensors, meta, partial(_put, latest))
+    shards.write(tensors, meta, partial(_put, latest))
     return time.monotonic() - start
 
 

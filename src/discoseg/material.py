@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,13 +24,13 @@ from discoseg.weak.examples import Example
 class Material:
     """Training and validation examples on a device, for one training or several at a time.
 
-    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` their checksums; ``turns`` are
-    the training volumes in the order in which they are predicted, ``order`` (N,) their slices; ``pool`` the threads
-    that cut; ``memory`` the host's memory for all that grows with the dataset. Leave it as a context, which ends the
-    threads.
+    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` are their checksums, ``files``
+    where they come from; ``turns`` are the training volumes in the order in which they are predicted, ``order`` (N,)
+    their slices; ``pool`` the threads that cut; ``memory`` the host's memory for all that grows with the dataset. Leave
+    it as a context, which ends the threads.
 
     Of several ``ranks`` each has its own examples; ``numbers`` of "training" and "validation" are theirs among all,
-    ``data`` has the checksums of all, and ``cases`` the slices of all training cases.
+    ``data`` and ``files`` are those of all, and ``cases`` has the slices of all training cases.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class Material:
         self.numbers = {part: [of_all[part][name] for name in names] for part, names in own.items()}
         counts = [(example.name, len(example.seeds)) for example in training]
         self.cases = Cases(list(own["training"]), dict(ranks.collect(counts, places["training"])))
+        files = {example.name: dict(example.files) for example in (*training, *validation)}
+        self.files = dict(ChainMap(*ranks.gather(files)))
         self.slices = stack_slices(training, device, memory)
         self.held_out = stack_slices(validation, device, memory) if validation else None
         cores = usable_cores()

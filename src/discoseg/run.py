@@ -216,7 +216,8 @@ def _command() -> str:
 
 
 def _digest(checksums: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()[:16]
+    whole = {case: sums.split()[-1] for case, sums in checksums.items()}
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _commit() -> str | None:

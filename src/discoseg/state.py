@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,6 +12,11 @@ from discoseg.admm import Prior
 from discoseg.checkpoint import load_meta, load_tensors, save_tensors
 from discoseg.config import Config, PriorName, flatten, from_record, to_dict
 from discoseg.errors import UserError
+from discoseg.slices import what_changed
+from discoseg.weak.examples import ExamplePart
+
+Files = Mapping[str, Mapping[ExamplePart, str]]
+"""By a case's name the files that its parts come from."""
 
 Load = Callable[[Path, Mapping[str, torch.Tensor]], tuple[dict[str, torch.Tensor], dict[str, Any]]]
 """Returns the tensors and the metadata of a checkpoint; tensors that are given by name may be filled."""
@@ -139,11 +145,16 @@ def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def restore_state(
-    path: Path, state: State, config: Config, data: dict[str, dict[str, str]], load: Load = load_tensors
+    path: Path,
+    state: State,
+    config: Config,
+    data: dict[str, dict[str, str]],
+    files: Files = MappingProxyType({}),
+    load: Load = load_tensors,
 ) -> None:
     """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off; settings and data must agree.
 
-    ``load`` returns the tensors and the metadata of a checkpoint.
+    ``data`` are the cases' checksums, ``files`` what they are of; ``load`` returns the checkpoint's content.
     """
     large = {f"{prior.name}.proposal2": prior.doubled for prior in state.priors}
     large |= {f"{prior.name}.multiplier": prior.multiplier for prior in state.priors}
@@ -151,7 +162,7 @@ def restore_state(
     if not {"config", "data", "history", "mu"} <= meta.keys():
         raise UserError(f"{path}: a model, not the state of a training, so nothing can go on from it; train anew")
     _require_same_settings(path, meta["config"], to_dict(config))
-    _require_same_data(path, meta["data"], data)
+    _require_same_data(path, meta["data"], data, files)
     if meta["epoch"] > config.epochs:
         raise UserError(f"{path}: {meta['epoch']} epochs are done already; --epochs {config.epochs} cannot undo them")
     if meta["epoch"] == config.epochs and meta.get("steps"):
@@ -198,14 +209,21 @@ def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, An
             )
 
 
-def _require_same_data(path: Path, before: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> None:
+def _require_same_data(
+    path: Path, before: dict[str, dict[str, str]], now: dict[str, dict[str, str]], files: Files
+) -> None:
     """A run goes on only with the very cases, images, annotations and bounds it was started with."""
     for part in ("training", "validation"):
         old, new = before[part], now[part]
         for case in sorted(old.keys() | new.keys()):
-            if old.get(case) != new.get(case):
-                what = "was not there" if case not in old else "is missing now" if case not in new else "has changed"
-                raise UserError(
-                    f"{path}: was made with other data: {part} case {case} {what} (image, annotation or bounds); "
-                    "resume with the same, or train into another folder"
-                )
+            if case not in old or case not in new:
+                what = f"{part} case {case} {'was not there' if case not in old else 'is missing now'}"
+            elif changed := what_changed(old[case], new[case]):
+                what = f"{part} case {case} has changed ({changed})"
+                if changed != "image, annotation or bounds" and (file := files.get(case, {}).get(changed)):
+                    what = f"{file} has changed ({changed} of {part} case {case})"
+            else:
+                continue
+            raise UserError(
+                f"{path}: was made with other data: {what}; resume with the same, or train into another folder"
+            )

@@ -123,10 +123,10 @@ def train_on(
             if ranks.first:
                 stack.enter_context(folder.open(resume=resume))
         share = work.learn.steps.share
-        files = ShardFiles(folder.latest, state.network, material.cases, ranks, share=share, seed=config.seed)
+        shards = ShardFiles(folder.latest, state.network, material.cases, ranks, share=share, seed=config.seed)
         if ranks.gather(folder.has_checkpoint)[0]:
             with _seeding, undisturbing():
-                warning = restore_latest(folder.latest, state, config, material.data, files, ranks)
+                warning = restore_latest(folder.latest, state, config, material.data, material.files, shards, ranks)
             if ranks.first:
                 folder.rewind(*state.place)
                 if warning is not None:
@@ -142,7 +142,7 @@ def train_on(
                 state,
                 config,
                 material.data,
-                files=files,
+                shards=shards,
                 ranks=ranks,
                 check=work.learn.require_finite,
                 beside=room,

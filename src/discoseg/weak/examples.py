@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.config import Config
+from discoseg.data.files import file_of
 from discoseg.data.layouts import Dataset, find_weak_maps
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.data.prepare import Grid, Prepared, default_cache, prepare_label_map
@@ -17,6 +19,8 @@ from discoseg.weak.bounds import Bounds, bounds_from_eps, bounds_from_ml, check_
 from discoseg.weak.pairs import read_pairs
 from discoseg.weak.sizes import SizesMl
 
+ExamplePart = Literal["image", "annotation", "mask", "bounds"]
+
 
 @dataclass(frozen=True)
 class Example:
@@ -24,7 +28,7 @@ class Example:
 
     ``image`` (z, channel, y, x) float32 in [0, 1]; ``seeds`` (z, y, x) int8: -1 unknown, 0 background, k the k-th of
     the ``structures``; ``truth`` (z, y, x) int8 alike, where a complete label map exists; ``bounds`` on each
-    structure's voxels in the whole volume.
+    structure's voxels in the whole volume; ``files`` are where its parts came from, as far as they came from files.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Example:
     spacing_mm: tuple[float, float, float]
     bounds: tuple[Bounds, ...] | None = None
     structures: tuple[str, ...] = ("foreground",)
+    files: Mapping[ExamplePart, str] = field(default_factory=dict, repr=False)
 
 
 def training_examples(
@@ -84,7 +89,9 @@ def training_examples(
                 where = item.case.name if len(bounds) == 1 else f"{item.case.name}, {name}"
                 check_feasible(where, bound, np.where(fixed > 0, fixed == value, fixed).astype(np.int8))
             check_feasible_together(item.case.name, bounds, fixed)
-        examples.append(Example(item.case.name, item.image, seeds, truth, item.spacing_mm, bounds, tuple(structures)))
+        files = _files(item, maps.get(item.case.name), config)
+        facts = item.spacing_mm, bounds, tuple(structures), files
+        examples.append(Example(item.case.name, item.image, seeds, truth, *facts))
     return examples
 
 
@@ -98,7 +105,15 @@ def validation_examples(
         if truth is not None:
             seeds = np.broadcast_to(np.full((), -1, np.int8), truth.shape)
             examples.append(
-                Example(item.case.name, item.image, seeds, truth, item.spacing_mm, structures=tuple(structures))
+                Example(
+                    item.case.name,
+                    item.image,
+                    seeds,
+                    truth,
+                    item.spacing_mm,
+                    structures=tuple(structures),
+                    files=_files(item),
+                )
             )
     return examples
 
@@ -122,6 +137,16 @@ def chosen_label(dataset: Dataset, label: str | None) -> int:
     if len(values) > 1:
         raise UserError(f"--label {label}: one structure at a time here")
     return values[0]
+
+
+def _files(item: Prepared, weak: Path | None = None, config: Config | None = None) -> dict[ExamplePart, str]:
+    """Return the files that a case's parts come from; bounds come from masks where ``config`` says ±ε."""
+    label = {} if item.case.label is None else {"mask": item.case.label, "annotation": item.case.label}
+    annotation = {} if weak is None else {"annotation": weak}
+    table = config.size_csv if config is not None and config.size_csv is not None else item.case.label
+    images = " or ".join(map(str, dict.fromkeys(map(file_of, item.case.images))))
+    found = {"image": images, **label, **annotation, **({} if table is None else {"bounds": table})}
+    return {part: str(found[part]) for part in get_args(ExamplePart) if part in found}
 
 
 def _truth(item: Prepared, dataset: Dataset, structures: Mapping[str, int], memory: Memory) -> NDArray[np.int8] | None:
