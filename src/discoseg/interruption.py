@@ -42,9 +42,9 @@ class Interruption:
 
         def report(*arguments: P.args, **keywords: P.kwargs) -> None:
             self._waits = True
+            progress(*arguments, **keywords)
             if self.asked is not None:
                 raise Interrupted(self.asked)
-            progress(*arguments, **keywords)
 
         return report
 

@@ -182,87 +182,120 @@ def _raise(failures: dict[Path, BaseException]) -> None:
 
 
 class _Processes:
-    """Trainings in processes of their own, one each: a process that is killed takes no other training with it.
+    """Processes that train, one training at a time each: one that is killed takes no other training with it.
 
-    ``set`` asks all of them to end, like an event.
+    ``set`` asks all trainings to end, like an event; ``close`` ends the processes, which must be idle then.
     """
 
     def __init__(self, threads: int) -> None:
         """``threads`` are those of torch in each."""
         self.reports: queue.Queue[Report] = queue.Queue()
         self._threads, self._stopped = threads, threading.Event()
-        self._context = multiprocessing.get_context("spawn")
-        self._processes: set[SpawnProcess] = set()
+        self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
 
     def train(self, job: Job) -> None:
-        """Train in a new process until it ends; what ended it is raised, or that it was killed."""
-        reader, writer = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_train_apart, args=(job, writer, self._threads), daemon=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until it can handle them, which it inherits
-        process.start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        writer.close()
-        self._processes.add(process)
+        """Train in a process until that has ended; what ended it is raised, or that the process was killed."""
+        worker = self._idle.pop() if self._idle else _Worker.start(self._threads)
+        self._busy.add(worker)
         if self._stopped.is_set():
-            process.terminate()
-        ended: BaseException | None = UserError("its process ended without a word")
-        with suppress(EOFError, OSError):  # it is gone
-            while not isinstance(message := reader.recv(), _Ended):
+            worker.process.terminate()
+        try:
+            worker.pipe.send(job)
+            while not isinstance(message := worker.pipe.recv(), _Ended):
                 self.reports.put(message)
-            ended = message.error
-        process.join()
-        self._processes.discard(process)
-        if process.exitcode and process.exitcode < 0:
-            name = signal.Signals(-process.exitcode).name
-            raise UserError(f"its process was ended by {name}; is there too little memory? go on with --resume")
-        if ended is not None:
-            raise ended
+        except (EOFError, OSError) as gone:
+            worker.process.join()
+            raise UserError(
+                f"its process was ended by {_say_exit(worker.process.exitcode)}; is there too little memory? go on "
+                "with --resume"
+            ) from gone
+        finally:
+            self._busy.discard(worker)
+        self._idle.append(worker)
+        if message.error is not None:
+            raise message.error
 
     def set(self) -> None:
         self._stopped.set()
-        for process in tuple(self._processes):
-            process.terminate()
+        for worker in tuple(self._busy):
+            worker.process.terminate()
 
     def is_set(self) -> bool:
         return self._stopped.is_set()
 
+    def close(self) -> None:
+        for worker in self._idle:
+            worker.pipe.close()
+            worker.process.join()
 
-@dataclass(frozen=True)
-class _Ended:
-    """The last that a process says: the error that ended its training, if one did."""
+
+class _Worker(NamedTuple):
+    """A process that trains, and the pipe to it: jobs go there, reports and `_Ended` come back."""
+
+    process: "SpawnProcess"
+    pipe: "Connection[Any, Any]"
+
+    @classmethod
+    def start(cls, threads: int) -> "_Worker":
+        context = multiprocessing.get_context("spawn")
+        pipe, its_pipe = context.Pipe()
+        process = context.Process(target=_train_apart, args=(its_pipe, threads), daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until it can handle them: this is inherited
+        process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        its_pipe.close()
+        return cls(process, pipe)
+
+
+class _Ended(NamedTuple):
+    """The last that a process says of a training: the error that ended it, if one did."""
 
     error: BaseException | None
+
+
+def _say_exit(code: int | None) -> str:
+    return signal.Signals(-code).name if code is not None and code < 0 else f"an exit with status {code}"
 
 
 def _start_processes(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would take the other trainings' cores
     processes = _Processes(threads=max(1, usable_cores() // workers))
+    stack.callback(processes.close)
     pool = stack.enter_context(ThreadPoolExecutor(workers))  # each waits for a process
     return lambda job: pool.submit(processes.train, job), processes.reports, processes
 
 
-def _train_apart(job: Job, sender: "Connection[Any, Any]", threads: int) -> None:
-    """Train in this process, which was made for it: send reports and, last, how it ended."""
+def _train_apart(pipe: "Connection[Any, Any]", threads: int) -> None:
+    """Train, in this process, what comes through the pipe; send reports and, last, how each training ended."""
     import torch
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    warnings.showwarning = lambda message, *where, **more: print(
-        f"discoseg: warning: {job.run}: {message}", file=sys.stderr, flush=True
-    )
-    error: BaseException | None = None
+    for number in SIGNALS:  # when there is nothing to interrupt
+        signal.signal(number, lambda number, frame: None)
+    with suppress(EOFError):  # nothing more to do
+        while True:
+            pipe.send(_Ended(_train_one(pipe.recv(), pipe)))
+
+
+def _train_one(job: Job, pipe: "Connection[Any, Any]") -> BaseException | None:
+    """Train, and return the error that ended it, if one did."""
     try:
-        with interruptible() as interruption:
+        with warnings.catch_warnings(), interruptible() as interruption:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            _fit(job, sender, interruption)
-    except BaseException as ended:
-        ended.add_note("".join(traceback.format_exception(ended)))
-        error = ended
-    sender.send(_Ended(error))
+            warnings.showwarning = lambda message, *where, **more: print(
+                f"discoseg: warning: {job.run}: {message}", file=sys.stderr, flush=True
+            )
+            _fit(job, pipe, interruption)
+    except BaseException as error:
+        error.add_note("".join(traceback.format_exception(error)))
+        return error
+    return None
 
 
-def _fit(job: Job, sender: "Connection[Any, Any]", interruption: Interruption) -> None:
-    report = _reporter(job.run, _Sender(sender), threading.Event())
+def _fit(job: Job, pipe: "Connection[Any, Any]", interruption: Interruption) -> None:
+    report = _reporter(job.run, _Sender(pipe), threading.Event())
     report(0.0, "preparing")
     settings: dict[str, Any] = {"device": "cpu", "memory_gib": job.memory_gib, "resume": job.resume}
     fit(job.dataset, job.run, job.config, **job.sources, **settings, progress=interruption.guard(report))
@@ -271,10 +304,10 @@ def _fit(job: Job, sender: "Connection[Any, Any]", interruption: Interruption) -
 class _Sender(NamedTuple):
     """Reports of a process to the one that made it."""
 
-    sender: "Connection[Any, Any]"
+    pipe: "Connection[Any, Any]"
 
     def put(self, item: Report) -> None:
-        self.sender.send(item)
+        self.pipe.send(item)
 
 
 def _end_with_parent() -> None:
