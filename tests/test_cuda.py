@@ -1,6 +1,10 @@
 """What only a GPU can show: recorded steps equal plain ones, selections equal the CPU's, trainings share the device."""
 
 import copy
+import csv
+import json
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -204,3 +208,21 @@ def test_a_resumed_training_goes_on_like_an_uninterrupted_one(examples: list[Exa
         resumed = train_on(material, replace(SMALL, epochs=8), tmp_path / "run", model=MODEL, resume=True)
     losses = [[row["loss"] for row in state.history] for state in (whole, resumed)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=5e-2)
+
+
+@pytest.mark.parametrize("network", ["unet", "enet"])
+def test_ranks_train_on_gpus_and_one_process_goes_on(network: str, phantoms: Path, tmp_path: Path) -> None:
+    """Two ranks, which share a GPU by gloo if there is one alone, and have one each by NCCL if there are more."""
+    run = tmp_path / "run"
+    options = f"--label LV --method full --grid.shape 32 32 --network.name {network} --optimiser.batch 8 --device cuda"
+    command = ["-m", "discoseg", "train", str(phantoms), *options.split(), "--out", str(run)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run([*launcher, *command, "--epochs", "3"], check=True, timeout=300)
+    subprocess.run([sys.executable, *command, "--epochs", "4", "--resume"], check=True, timeout=300)
+    with (run / "metrics.csv").open(newline="") as file:
+        losses = [float(row["loss"]) for row in csv.DictReader(file)]
+    assert len(losses) == 4
+    assert losses[3] < losses[0]
+    ranks = json.loads((run / "run.json").read_text())["ranks"]
+    assert ranks["size"] == 2
+    assert ranks["backend"] == ("nccl" if torch.cuda.device_count() > 1 else "gloo")
