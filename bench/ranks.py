@@ -23,10 +23,10 @@ from discoseg.data.phantom import write_phantom_dataset
 SETTINGS = {
     "label": "LV",
     "size-eps": "0.1",
-    "grid.shape": "64 64",
+    "grid.shape": "32 32",
     "grid.clip-percent": "0.5 99.5",
     "network.name": "unet",
-    "network.width": "12",
+    "network.width": "8",
     "augment.rotate-deg": "15",
     "augment.crop-min": "0.85",
     "augment.gamma": "0.3",
@@ -36,7 +36,7 @@ SETTINGS = {
     "admm.mu-size": "2",
     "admm.rho": "0.3",
     "optimiser.batch": "4",
-    "optimiser.lr": "2e-3",
+    "optimiser.lr": "5e-3",
     "device": "cpu",
 }
 # Notes the largest memory and the shape of what a rank holds when it ends.
