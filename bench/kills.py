@@ -1,13 +1,14 @@
 """Kill a training at random moments and see whether it ends in the bytes of one that nobody killed.
 
     python bench/kills.py OUT --kills 50
-    python bench/kills.py OUT --kills 50 --launch "torchrun --nproc-per-node 2"
+    python bench/kills.py OUT --kills 50 --launch "torchrun --nproc-per-node 2" --whom any
 
 OUT/whole is trained without a kill. OUT/killed is started, killed (SIGKILL, with all processes below it), resumed,
 killed, and so on, then left to end. The moments of the kills, in turn: any time from the start of the process on; any
-time while it trains; as soon as a checkpoint is seen on its way to the disk; and between the two renames that make it
-the latest. Checkpoints are due all the time, and renames take 10 ms, so that such moments are found. ``--launch``
-stands in the place of ``python``.
+time while it trains; as soon as a checkpoint is seen on its way to the disk; between the two renames that make it the
+latest; and, of several ranks, as soon as a rank's part is seen on its way. Checkpoints are due all the time, and renames
+take 10 ms, so that such moments are found. ``--launch`` stands in the place of ``python``; with ``--whom one`` a rank is
+killed, a random one, and the launcher ends the others; with ``any`` that happens to every other kill.
 """
 
 import argparse
@@ -22,7 +23,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from discoseg.checkpoint import load_meta
+
 MOMENTS = ("any time", "training", "writing", "renaming")
+OF_RANKS = ("a rank's part",)
 SETTINGS = (
     "--label LV --size-eps 0.1 --device cpu --epochs {epochs} --grid.shape 32 32 --network.name unet --network.width 4 "
     "--network.depth 2 --optimiser.batch 4 --augment.rotate-deg 10 --augment.noise 0.02 --quiet --no-live-report"
@@ -38,6 +42,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--launch", default=sys.executable)
+    parser.add_argument("--whom", choices=("all", "one", "any"), default="all")
     arguments = parser.parse_args()
     out, data = arguments.out, arguments.out / "phantoms"
     if not data.exists():
@@ -51,11 +56,14 @@ def main() -> None:
     whole_s = time.monotonic() - start
     print(f"uninterrupted: {whole_s:.0f} s", flush=True)
     draw, found, begun_s = random.Random(arguments.seed), Counter[str](), 0.0
+    moments = MOMENTS + (OF_RANKS if (out / "whole" / "checkpoints" / "shards").is_dir() else ())
     for number in range(arguments.kills):
-        moment = MOMENTS[number % len(MOMENTS)]
-        begun_s = _kill_once(command, out / "killed", moment, draw, begun_s or whole_s / 2)
-        found[moment + _left_behind(out / "killed")] += 1
-        print(f"kill {number + 1}: {moment}{_left_behind(out / 'killed')}, {_place(out / 'killed')}", flush=True)
+        moment = moments[number % len(moments)]
+        whom = ("one", "all")[number % 2] if arguments.whom == "any" else arguments.whom
+        begun_s = _kill_once(command, out / "killed", moment, whom, draw, begun_s or whole_s / 2)
+        found[f"{whom}, {moment}{_left_behind(out / 'killed')}"] += 1
+        what = f"{whom}, {moment}{_left_behind(out / 'killed')}"
+        print(f"kill {number + 1}: {what}, {_place(out / 'killed')}", flush=True)
     subprocess.run([*command, "--out", str(out / "killed"), *_resume(out / "killed")], check=True)
     print("; ".join(f"{count} × {moment}" for moment, count in sorted(found.items())))
     different = _compare(out / "whole", out / "killed")
@@ -63,7 +71,7 @@ def main() -> None:
     sys.exit(1 if different else 0)
 
 
-def _kill_once(command: list[str], run: Path, moment: str, draw: random.Random, begun_s: float) -> float:
+def _kill_once(command: list[str], run: Path, moment: str, whom: str, draw: random.Random, begun_s: float) -> float:
     """Start or resume the training and kill it; return how long a process takes to begin to train, in seconds."""
     before, start = _version(run), time.monotonic()
     process = subprocess.Popen([*command, "--out", str(run), *_resume(run)])
@@ -78,11 +86,17 @@ def _kill_once(command: list[str], run: Path, moment: str, draw: random.Random, 
             _await(lambda: bool(list(folder.glob(".*-next.safetensors"))), process)
         elif moment == "renaming":
             _await(lambda: (folder / "next.safetensors").exists(), process)
+        elif moment in OF_RANKS:
+            _await(lambda: bool(list(folder.glob("shards/.*-*.safetensors"))), process)
     if process.poll() is not None:
         sys.exit(f"the training ended before it was killed, with status {process.returncode}: more --epochs are needed")
-    for pid in _family(process.pid):
+    family = _family(process.pid)
+    ranks = family[1:]
+    for pid in [draw.choice(ranks)] if whom == "one" and ranks else family:
         os.kill(pid, signal.SIGKILL)
     process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in ranks):
+        time.sleep(0.01)
     return begun_s
 
 
@@ -103,18 +117,16 @@ def _version(run: Path) -> int:
 def _left_behind(run: Path) -> str:
     """Say what of a checkpoint on its way is left."""
     folder = run / "checkpoints"
-    if list(folder.glob(".*-next.safetensors")):
+    if list(folder.rglob(".*-*.safetensors")):
         return ", a part of a checkpoint left"
     return ", a new one beside the latest" if (folder / "next.safetensors").is_file() else ""
 
 
 def _place(run: Path) -> str:
-    from discoseg.checkpoint import load_tensors
-
     latest = run / "checkpoints" / "latest.safetensors"
     if not latest.is_file():
         return "no checkpoint yet"
-    _, meta = load_tensors(latest)
+    meta = load_meta(latest)
     return f"saved: epoch {meta['epoch']}, step {meta['steps']}"
 
 
@@ -136,6 +148,8 @@ def _compare(whole: Path, killed: Path) -> list[str]:
     """Return the files that differ, but for clock times and for which checkpoints were due."""
     timed = {"timing.csv", "log.txt", "run.json", ".lock", "checkpoints/previous.safetensors"}
     names = {str(p.relative_to(run)) for run in (whole, killed) for p in run.rglob("*") if p.is_file()} - timed
+    latest = load_meta(whole / "checkpoints" / "latest.safetensors").get("shards", [])
+    names -= {name for name in names if "/shards/" in name and name.removeprefix("checkpoints/") not in latest}
     contents = [
         {name: (run / name).read_bytes() for name in names if (run / name).is_file()} for run in (whole, killed)
     ]
