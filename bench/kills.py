@@ -6,9 +6,9 @@
 OUT/whole is trained without a kill. OUT/killed is started, killed (SIGKILL, with all processes below it), resumed,
 killed, and so on, then left to end. The moments of the kills, in turn: any time from the start of the process on; any
 time while it trains; as soon as a checkpoint is seen on its way to the disk; between the two renames that make it the
-latest; and, of several ranks, as soon as a rank's part is seen on its way. Checkpoints are due all the time, and renames
-take 10 ms, so that such moments are found. ``--launch`` stands in the place of ``python``; with ``--whom one`` a rank is
-killed, a random one, and the launcher ends the others; with ``any`` that happens to every other kill.
+latest; and, of several ranks, as soon as a rank's part is seen on its way. Checkpoints are due all the time, and
+renames take 10 ms, so that such moments are found. ``--launch`` stands in the place of ``python``; with ``--whom one``
+a random rank is killed, and the launcher ends the others; with ``any`` that happens to every other kill.
 """
 
 import argparse
