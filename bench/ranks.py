@@ -1,6 +1,7 @@
 """One process and several on the same phantoms: Dice, memory, and what crosses the network.
 
     python bench/ranks.py --seeds 3 --out OUT
+    python bench/ranks.py --seeds 1 --cases 24 --epochs 1 --shape 256 --width 2 --out OUT    # memory
 
 Each training is a command of its own: `discoseg train`, or torchrun on this machine. Dice on phantoms that validate is
 the mean of the last three epochs; memory is the largest that a process had; traffic is what the loopback device
@@ -23,10 +24,8 @@ from discoseg.data.phantom import write_phantom_dataset
 SETTINGS = {
     "label": "LV",
     "size-eps": "0.1",
-    "grid.shape": "32 32",
     "grid.clip-percent": "0.5 99.5",
     "network.name": "unet",
-    "network.width": "8",
     "augment.rotate-deg": "15",
     "augment.crop-min": "0.85",
     "augment.gamma": "0.3",
@@ -111,6 +110,8 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--shape", type=int, default=32, help="side of the grid, in pixels")
+    parser.add_argument("--width", type=int, default=8, help="of the U-Net")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
     dataset, seeds, probe = options.out / "phantoms", options.out / "seeds", options.out / "probe.py"
@@ -123,7 +124,9 @@ def main() -> None:
     for seed in range(options.seeds):
         for ranks in options.ranks:
             out = options.out / f"{ranks}_{seed}"
-            found = train(ranks, probe, dataset, seeds, out, "--epochs", str(options.epochs), "--seed", str(seed))
+            more = ["--epochs", options.epochs, "--seed", seed, "--network.width", options.width]
+            more += ["--grid.shape", options.shape, options.shape]
+            found = train(ranks, probe, dataset, seeds, out, *map(str, more))
             print(
                 f"| {ranks} | {seed} | {found['dice']:.3f} | {found['train_dice']:.3f} | {found['seconds']:.0f} | "
                 f"{found['peak_mib']:.0f} | {found['slices_mib']:.1f} | {found['carried_mib']:.1f} |",
