@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--launch", help="what stands before this script and its arguments in a command line")
     arguments = parser.parse_args()
@@ -63,7 +63,7 @@ def main() -> None:
     draw, found, begun_s = random.Random(arguments.seed), Counter[str](), 0.0
     for number in range(arguments.kills):
         moment = MOMENTS[number % len(MOMENTS)]
-        begun_s = _kill_once(start_training, out / "killed", moment, draw, begun_s or whole_s / 2)
+        begun_s = _kill_once(start_training, out / "killed", moment, draw, begun_s)
         found[moment + _left_behind(out / "killed")] += 1
         print(f"kill {number + 1}: {moment}{_left_behind(out / 'killed')}, {_place(out / 'killed')}", flush=True)
     _end(start_training(out / "killed"))
@@ -87,9 +87,12 @@ class Forked:
     """A fork of this process that is the command line."""
 
     def __init__(self, arguments: list[str]) -> None:
+        import torch
+
         import discoseg.report.live
         import discoseg.workflow  # noqa: F401  # in the parent, once for all forks
 
+        torch.optim.Adam([torch.zeros(1)])  # which imports some more
         self._process = multiprocessing.get_context("fork").Process(target=be_command_line, args=(arguments,))
         self._process.start()
         assert self._process.pid is not None
@@ -117,7 +120,7 @@ def _kill_once(
     before, start = _version(run), time.monotonic()
     process = start_training(run)
     if moment == "any time":
-        time.sleep(draw.uniform(0, 1.5 * begun_s))
+        time.sleep(draw.uniform(0, begun_s + 1.0))
     else:
         _await(lambda: _version(run) != before, process)  # its first checkpoint
         begun_s = time.monotonic() - start
