@@ -8,8 +8,8 @@ killed, and so on, then left to end. The moments of the kills, in turn: any time
 time while it trains; as soon as a checkpoint is seen on its way to the disk; between the two renames that make it the
 latest; and, of several ranks, as soon as a rank's part is seen on its way. Checkpoints are due all the time, and
 renames take 10 ms, so that such moments are found. Without ``--launch`` each process is a fork of this one, which has
-imported everything and done nothing: that saves most of the time. With ``--whom one`` a random rank is killed, and the
-launcher ends the others; with ``any`` that happens to every other kill.
+imported everything and done nothing: that saves most of the time; ``--ranks 2`` forks a launcher that does as torchrun.
+With ``--whom one`` a random rank is killed, and the launcher ends the others; with ``any`` so in every other kill.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import os
 import random
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -42,9 +43,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--launch", help="what stands before this script and its arguments in a command line")
+    parser.add_argument("--ranks", type=int, default=1, help="of a training, without --launch")
     parser.add_argument("--whom", choices=("all", "one", "any"), default="all")
     arguments = parser.parse_args()
     out, data = arguments.out, arguments.out / "phantoms"
@@ -58,7 +60,7 @@ def main() -> None:
         resume = ["--resume"] if (run / "config.toml").is_file() else []
         command = [*train, str(run), *resume]
         if arguments.launch is None:
-            return Forked(command)
+            return Forked(command, arguments.ranks)
         return subprocess.Popen([*shlex.split(arguments.launch), __file__, "child", *command])
 
     start = time.monotonic()
@@ -70,7 +72,7 @@ def main() -> None:
     for number in range(arguments.kills):
         moment = moments[number % len(moments)]
         whom = ("one", "all")[number % 2] if arguments.whom == "any" else arguments.whom
-        begun_s = _kill_once(start_training, out / "killed", moment, whom, draw, begun_s or whole_s / 4)
+        begun_s = _kill_once(start_training, out / "killed", moment, whom, draw, begun_s)
         what = f"{whom}, {moment}{_left_behind(out / 'killed')}"
         found[what] += 1
         print(f"kill {number + 1}: {what}, {_place(out / 'killed')}", flush=True)
@@ -94,11 +96,14 @@ class Process(Protocol):
 class Forked:
     """A fork of this process that is the command line."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], ranks: int = 1) -> None:
+        import torch
+
         import discoseg.report.live
         import discoseg.workflow  # noqa: F401  # in the parent, once for all forks
 
-        self._process = multiprocessing.get_context("fork").Process(target=be_command_line, args=(arguments,))
+        torch.optim.Adam([torch.zeros(1)])  # which imports some more
+        self._process = multiprocessing.get_context("fork").Process(target=_be_ranks, args=(arguments, ranks))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -113,6 +118,31 @@ class Forked:
         return self._process.exitcode or 0
 
 
+def _be_ranks(arguments: list[str], ranks: int) -> None:
+    """Be the command line or, of several ranks, what starts one each, and ends all if one fails."""
+    if ranks == 1:
+        be_command_line(arguments)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    running = set()
+    for rank in range(ranks):
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+        if not (pid := os.fork()):
+            be_command_line(arguments)
+        running.add(pid)
+    failed = 0
+    while running:
+        pid, status = os.wait()
+        running.remove(pid)
+        if status and not failed:
+            failed = 1
+            for other in running:
+                os.kill(other, signal.SIGTERM)
+    sys.exit(failed)
+
+
 def _end(process: Process) -> None:
     if status := process.wait():
         sys.exit(f"the training ended with status {status}")
@@ -125,7 +155,7 @@ def _kill_once(
     before, start = _version(run), time.monotonic()
     process = start_training(run)
     if moment == "any time":
-        time.sleep(draw.uniform(0, 1.5 * begun_s))
+        time.sleep(draw.uniform(0, begun_s + 1.0))
     else:
         _await(lambda: _version(run) != before, process)  # its first checkpoint
         begun_s = time.monotonic() - start
