@@ -20,13 +20,15 @@ LAYERS = [
     {"workflow", "evaluation", "predict", "next_case"},
     {"train", "uncertainty"},
     {"material", "passes", "checkpoints", "labelling", "disagreement", "contours"},
-    {"state", "run", "scores", "proposals", "multipliers"},
+    {"run", "scores", "proposals", "multipliers", "undo"},
+    {"state", "shard_files"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
+    {"ranks"},
     {"certified", "regions"},
     {"kernels", "postprocess", "images", "volumes", "enforce"},
     {"weak"},
-    {"discrete", "data", "thinning"},
-    {"config", "terminal"},
+    {"discrete", "data", "thinning", "shards"},
+    {"config", "terminal", "waiting", "out_of_memory", "interruption"},
     {"errors"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -4,38 +4,49 @@
 
 Threads of one process, each on a CUDA stream of its own, read the same slices and contrast weights. They also share
 the device's random generator, so a sweep on a GPU does not repeat exactly. On a CPU the trainings have processes and
-cores of their own, and the same seed gives the same bytes.
+cores of their own, and the same seed gives the same bytes; one that is killed ends no other.
 """
 
 import math
 import multiprocessing
 import os
 import queue
+import signal
+import sys
 import threading
 import time
+import traceback
+import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from discoseg.config import Config, Method, load_run_config
 from discoseg.data.files import usable_cores
 from discoseg.data.memory import Memory, budget_gib
 from discoseg.errors import UserError
+from discoseg.interruption import SIGNALS, Interrupted, Interruption, interruptible
 from discoseg.material import Material, require_room_on_device
+from discoseg.out_of_memory import is_out_of_memory
 from discoseg.run import RunFolder
 from discoseg.train import choose_device, train_on
 from discoseg.workflow import Inputs, fit, gather_inputs, recorded_sources
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
 
 RunProgress = Callable[[Path, float, str], None]
 """Called with a run folder, the epochs done so far and a line about what is going on."""
 
 _AT_ONCE_ON_CUDA = 2  # more fill the GPU no better: see docs/performance.md
 _REPORT_EVERY_S = 0.2  # at most: who reads reports holds Python's lock, which the trainings' threads need at every step
-_PATIENCE_S = 20.0  # how long an epoch under way may go on after an interruption
+
+Report = tuple[Path, float, str]
+"""What a :data:`RunProgress` is called with."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +62,20 @@ class Job:
 
 
 class _Stop(Protocol):
-    """What threading's and multiprocessing's events have in common."""
+    """What tells all trainings to end: an event."""
 
     def set(self) -> None: ...
 
     def is_set(self) -> bool: ...
 
 
-class _Reports(Protocol):
-    """Where trainings put their progress: a queue of this process or of another."""
+class _Puts(Protocol):
+    """Where a training puts its progress."""
 
-    def put(self, item: tuple[Path, float, str]) -> None: ...
+    def put(self, item: Report) -> None: ...
 
-    def get(self, block: bool = True, timeout: float | None = None) -> tuple[Path, float, str]: ...
 
-    def empty(self) -> bool: ...
+_Reports = queue.Queue[Report]
 
 
 def fit_many(
@@ -140,10 +150,7 @@ def _run_all(
         while waiting or running or not reports.empty():
             while waiting and len(running) < workers:  # a pool would begin what waits in it after an interruption
                 job = waiting.pop(0)
-                try:
-                    running[submit(job)] = job.run
-                except BrokenProcessPool as broken:
-                    failures[job.run] = broken
+                running[submit(job)] = job.run
             with suppress(queue.Empty):
                 progress(*reports.get(timeout=0.2))
             for future in [future for future in running if future.done()]:
@@ -160,10 +167,12 @@ def _raise(failures: dict[Path, BaseException]) -> None:
     """Raise one error that names every run that failed, and why: a defect, if there is one, the first of them."""
     lines = []
     for run, error in failures.items():
-        if isinstance(error, BrokenProcessPool):
-            lines.append(f"{run}: its process ended abruptly, or another's did; is there too little memory?")
-        elif isinstance(error, UserError):
+        if isinstance(error, UserError):
             lines.append(f"{run}: {error}")
+        elif isinstance(error, KeyboardInterrupt):
+            lines.append(f"{run}: interrupted; its state is saved: go on with --resume")
+        elif is_out_of_memory(error):
+            lines.append(f"{run}: out of memory; go on with --resume, fewer at a time")
         else:
             others = "".join(f"; {other} failed too: {why}" for other, why in failures.items() if other != run)
             error.add_note(f"while training {run}{others}")
@@ -172,60 +181,155 @@ def _raise(failures: dict[Path, BaseException]) -> None:
         raise UserError("; ".join(sorted(lines)))
 
 
+class _Processes:
+    """Processes that train, one training at a time each: one that is killed takes no other training with it.
+
+    ``set`` asks all trainings to end, like an event; ``close`` ends the processes, which must be idle then.
+    """
+
+    def __init__(self, threads: int) -> None:
+        """``threads`` are those of torch in each."""
+        self.reports: queue.Queue[Report] = queue.Queue()
+        self._threads, self._stopped = threads, threading.Event()
+        self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
+
+    def train(self, job: Job) -> None:
+        """Train in a process until that has ended; what ended it is raised, or that the process was killed."""
+        worker = self._idle.pop() if self._idle else _Worker.start(self._threads)
+        self._busy.add(worker)
+        if self._stopped.is_set():
+            worker.process.terminate()
+        try:
+            worker.pipe.send(job)
+            while not isinstance(message := worker.pipe.recv(), _Ended):
+                self.reports.put(message)
+        except (EOFError, OSError) as gone:
+            worker.process.join()
+            raise UserError(
+                f"its process was ended by {_say_exit(worker.process.exitcode)}; is there too little memory? go on "
+                "with --resume"
+            ) from gone
+        finally:
+            self._busy.discard(worker)
+        self._idle.append(worker)
+        if message.error is not None:
+            raise message.error
+
+    def set(self) -> None:
+        self._stopped.set()
+        for worker in tuple(self._busy):
+            worker.process.terminate()
+
+    def is_set(self) -> bool:
+        return self._stopped.is_set()
+
+    def close(self) -> None:
+        for worker in self._idle:
+            worker.pipe.close()
+            worker.process.join()
+
+
+class _Worker(NamedTuple):
+    """A process that trains, and the pipe to it: jobs go there, reports and `_Ended` come back."""
+
+    process: "SpawnProcess"
+    pipe: "Connection[Any, Any]"
+
+    @classmethod
+    def start(cls, threads: int) -> "_Worker":
+        context = multiprocessing.get_context("spawn")
+        pipe, its_pipe = context.Pipe()
+        process = context.Process(target=_train_apart, args=(its_pipe, threads), daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until it can handle them: this is inherited
+        process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        its_pipe.close()
+        return cls(process, pipe)
+
+
+class _Ended(NamedTuple):
+    """The last that a process says of a training: the error that ended it, if one did."""
+
+    error: BaseException | None
+
+
+def _say_exit(code: int | None) -> str:
+    return signal.Signals(-code).name if code is not None and code < 0 else f"an exit with status {code}"
+
+
 def _start_processes(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would take the other trainings' cores
-    context = multiprocessing.get_context("spawn")
-    reports: _Reports = context.Queue()
-    stop = context.Event()
-    threads = max(1, usable_cores() // workers)
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin_process, initargs=(reports, stop, threads))
-    stack.enter_context(pool)
-    return lambda job: pool.submit(_fit, job), reports, stop
+    processes = _Processes(threads=max(1, usable_cores() // workers))
+    stack.callback(processes.close)
+    pool = stack.enter_context(ThreadPoolExecutor(workers))  # each waits for a process
+    return lambda job: pool.submit(processes.train, job), processes.reports, processes
 
 
-def _begin_process(reports: _Reports, stop: _Stop, threads: int) -> None:
+def _train_apart(pipe: "Connection[Any, Any]", threads: int) -> None:
+    """Train, in this process, what comes through the pipe; send reports and, last, how each training ended."""
     import torch
 
-    global _of_this_process
-    _of_this_process = reports, stop
-    torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    for number in SIGNALS:  # when there is nothing to interrupt
+        signal.signal(number, lambda number, frame: None)
+    with suppress(EOFError):  # nothing more to do
+        while True:
+            pipe.send(_Ended(_train_one(pipe.recv(), pipe)))
+
+
+def _train_one(job: Job, pipe: "Connection[Any, Any]") -> BaseException | None:
+    """Train, and return the error that ended it, if one did."""
+    try:
+        with warnings.catch_warnings(), interruptible() as interruption:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            warnings.showwarning = lambda message, *where, **more: print(
+                f"discoseg: warning: {job.run}: {message}", file=sys.stderr, flush=True
+            )
+            _fit(job, pipe, interruption)
+    except BaseException as error:
+        error.add_note("".join(traceback.format_exception(error)))
+        return error
+    return None
+
+
+def _fit(job: Job, pipe: "Connection[Any, Any]", interruption: Interruption) -> None:
+    report = _reporter(job.run, _Sender(pipe), threading.Event())
+    report(0.0, "preparing")
+    settings: dict[str, Any] = {"device": "cpu", "memory_gib": job.memory_gib, "resume": job.resume}
+    fit(job.dataset, job.run, job.config, **job.sources, **settings, progress=interruption.guard(report))
+
+
+class _Sender(NamedTuple):
+    """Reports of a process to the one that made it."""
+
+    pipe: "Connection[Any, Any]"
+
+    def put(self, item: Report) -> None:
+        self.pipe.send(item)
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that began it is gone: killed, it cannot say so, and its pipes stay open."""
+    """End this process when the one that began it is gone: killed, it cannot say so."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
     os._exit(1)
 
 
-_of_this_process: tuple[_Reports, _Stop]  # such things reach a process only as it begins
+def _reporter(run: Path, reports: _Puts, stop: _Stop) -> Callable[[float, str], None]:
+    """Return what a training calls with its progress: it ends the training, which saves, when the sweep is interrupted.
 
-
-def _fit(job: Job) -> None:
-    report = _reporter(job.run, *_of_this_process)
-    report(0.0, "preparing")
-    settings: dict[str, Any] = {"device": "cpu", "memory_gib": job.memory_gib, "resume": job.resume}
-    fit(job.dataset, job.run, job.config, **job.sources, **settings, progress=report)
-
-
-def _reporter(run: Path, reports: _Reports, stop: _Stop) -> Callable[[float, str], None]:
-    """Return what a training calls with its progress: it ends the training when the sweep is interrupted.
-
-    An epoch that ends soon is waited for: the training writes down what it has then, and nothing is lost.
     Of reports within an epoch that follow each other closely, only the first is passed on.
     """
     last = -math.inf
-    stopped: float | None = None
 
     def report(done: float, message: str) -> None:
-        nonlocal last, stopped
+        nonlocal last
         now = time.monotonic()
         if stop.is_set():
-            stopped = now if stopped is None else stopped
-            if done == int(done) or now - stopped >= _PATIENCE_S:
-                raise KeyboardInterrupt
+            raise Interrupted
         if done == int(done) or now - last >= _REPORT_EVERY_S:
             reports.put((run, done, message))
             last = now
