@@ -11,17 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from discoseg import sweep
+from discoseg import engines
 from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
+from discoseg.engines import Job, Report, Started, local, reporter
+from discoseg.engines.local import _data_settings, _without_bounds
 from discoseg.errors import UserError
 from discoseg.material import Material
-from discoseg.sweep import _data_settings, _without_bounds, fit_many
+from discoseg.sweep import fit_many
 from discoseg.train import train_on
 from discoseg.weak.bounds import Bounds
 from discoseg.weak.examples import Example
@@ -37,7 +38,7 @@ FINAL = "checkpoints/final.safetensors"
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread for each of two trainings, as for those that tests compare them with."""
-    monkeypatch.setattr(sweep, "usable_cores", lambda: 2)
+    monkeypatch.setattr(local, "usable_cores", lambda: 2)
 
 
 def test_equals_one_after_the_other_and_resumes(phantoms: Path, tmp_path: Path) -> None:
@@ -72,17 +73,17 @@ def _interrupt_after_one(done: float, message: str) -> None:
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads in the place of processes, which take seconds to begin."""
 
-    def start(stack: ExitStack, workers: int) -> tuple[Any, Any, Any]:
-        reports, stop = queue.Queue[tuple[Path, float, str]](), threading.Event()
+    def start(stack: ExitStack, workers: int, device: str) -> Started:
+        reports, stop = queue.Queue[Report](), threading.Event()
         pool = stack.enter_context(ThreadPoolExecutor(workers))
 
-        def work(job: sweep.Job) -> None:
-            report = sweep._reporter(job.run, reports, stop)
-            fit(job.dataset, job.run, job.config, **job.sources, device="cpu", resume=job.resume, progress=report)
+        def work(job: Job) -> None:
+            report = reporter(job.run, reports.put, stop.is_set)
+            fit(job.dataset, job.run, job.config, **job.sources, device=device, resume=job.resume, progress=report)
 
-        return lambda job: pool.submit(work, job), reports, stop
+        return Started(workers, lambda job: pool.submit(work, job), reports, stop)
 
-    monkeypatch.setattr(sweep, "_start_processes", start)
+    monkeypatch.setattr(local, "_start_processes", start)
 
 
 @pytest.mark.usefixtures("in_threads")
@@ -196,12 +197,13 @@ def test_trainings_end_with_the_process_that_began_them(tmp_path: Path) -> None:
     script.write_text(
         "import os, sys, time\n"
         "from contextlib import ExitStack\n"
-        "from discoseg import sweep\n"
+        "from discoseg.engines import local\n"
+        "def sleep(job, device):\n"
+        "    time.sleep(60)\n"
         "if __name__ == '__main__':\n"
         "    with ExitStack() as stack:\n"
-        "        sweep._fit = time.sleep\n"
-        "        submit, _, _ = sweep._start_processes(stack, 1)\n"
-        "        job = submit(60)\n"
+        "        local._fit, local._share = sleep, lambda job, workers: job\n"
+        "        job = local._start_processes(stack, 1, 'cpu').submit(None)\n"
         "        (worker,) = __import__('multiprocessing').active_children()\n"
         "        while not job.running():\n"
         "            time.sleep(0.01)\n"
@@ -230,9 +232,9 @@ def _is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize(("every_s", "within"), [(0.0, 9), (1000.0, 1)])
 def test_reports_within_an_epoch_are_few(every_s: float, within: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "_REPORT_EVERY_S", every_s)
-    reports, stop = queue.Queue[tuple[Path, float, str]](), threading.Event()
-    report = sweep._reporter(Path("run"), reports, stop)
+    monkeypatch.setattr(engines, "_REPORT_EVERY_S", every_s)
+    reports = queue.Queue[Report]()
+    report = reporter(Path("run"), reports.put, lambda: False)
     for step in range(1, 10):
         report(step / 10, "")
     assert reports.qsize() == within
@@ -243,11 +245,11 @@ def test_reports_within_an_epoch_are_few(every_s: float, within: int, monkeypatc
 
 def test_an_interrupted_sweep_waits_for_epochs_that_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
-    report = sweep._reporter(Path("run"), queue.Queue[tuple[Path, float, str]](), stop)
+    report = reporter(Path("run"), lambda item: None, stop.is_set)
     stop.set()
     report(2.1, "it may still end")
     with pytest.raises(KeyboardInterrupt):
         report(3.0, "it has ended")
-    monkeypatch.setattr(sweep, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(engines, "PATIENCE_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         report(3.1, "too long")

@@ -1,71 +1,26 @@
-"""Several trainings on one dataset at a time: threads that share a GPU and what lies on it, or processes on a CPU.
+"""Several trainings on one dataset at a time, on this machine or on a cluster (:mod:`discoseg.engines`).
 
-    discoseg sweep ACDC --configs lv-rho0.1.toml lv-rho1.toml --seeds seeds/LV --out runs
-
-Threads of one process, each on a CUDA stream of its own, read the same slices and contrast weights. They also share
-the device's random generator, so a sweep on a GPU does not repeat exactly. On a CPU the trainings have processes and
-cores of their own, and the same seed gives the same bytes.
+discoseg sweep ACDC --configs lv-rho0.1.toml lv-rho1.toml --seeds seeds/LV --out runs
 """
 
-import math
-import multiprocessing
-import os
 import queue
-import threading
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from discoseg.config import Config, Method, load_run_config
-from discoseg.data.files import usable_cores
-from discoseg.data.memory import Memory, budget_gib
+from discoseg.config import Config, load_run_config
+from discoseg.engines import Engine, Job, Started
+from discoseg.engines.local import LocalEngine
 from discoseg.errors import UserError
-from discoseg.material import Material, require_room_on_device
 from discoseg.run import RunFolder
-from discoseg.train import choose_device, train_on
-from discoseg.workflow import Inputs, fit, gather_inputs, recorded_sources
+from discoseg.workflow import recorded_sources
 
 RunProgress = Callable[[Path, float, str], None]
 """Called with a run folder, the epochs done so far and a line about what is going on."""
-
-_AT_ONCE_ON_CUDA = 2  # more fill the GPU no better: see docs/performance.md
-_REPORT_EVERY_S = 0.2  # at most: who reads reports holds Python's lock, which the trainings' threads need at every step
-_PATIENCE_S = 20.0  # how long an epoch under way may go on after an interruption
-
-
-@dataclass(frozen=True)
-class Job:
-    """One training of a sweep; ``sources`` and ``memory_gib`` are what :func:`discoseg.fit` takes."""
-
-    dataset: Path
-    run: Path
-    config: Config
-    resume: bool
-    sources: dict[str, Any]
-    memory_gib: float
-
-
-class _Stop(Protocol):
-    """What threading's and multiprocessing's events have in common."""
-
-    def set(self) -> None: ...
-
-    def is_set(self) -> bool: ...
-
-
-class _Reports(Protocol):
-    """Where trainings put their progress: a queue of this process or of another."""
-
-    def put(self, item: tuple[Path, float, str]) -> None: ...
-
-    def get(self, block: bool = True, timeout: float | None = None) -> tuple[Path, float, str]: ...
-
-    def empty(self) -> bool: ...
 
 
 def fit_many(
@@ -79,32 +34,29 @@ def fit_many(
     at_once: int | None = None,
     memory_gib: float | None = None,
     resume: bool = False,
+    engine: Engine | None = None,
     progress: RunProgress = lambda run, done, message: None,
 ) -> None:
     """Train every configuration into its run folder, ``at_once`` of them at a time; see :func:`discoseg.fit`.
 
     By default that is one for each core, or two on a GPU; they share ``memory_gib``. With ``resume`` finished runs stay
     as they are and begun ones go on with the sources they were started with. A training that fails does not stop the
-    others; all failures are raised together in the end. A script that calls this needs ``if __name__ == "__main__":``
-    around the call.
+    others; all failures are raised together in the end. An ``engine``, by default :class:`LocalEngine`, has its own
+    ``device`` and ``at_once``. A script that calls this needs ``if __name__ == "__main__":`` around the call.
     """
-    if at_once is not None and at_once < 1:
-        raise UserError(f"at_once is {at_once}: it must be at least 1")
-    on_cuda = choose_device(device).type == "cuda"
-    workers = at_once or (_AT_ONCE_ON_CUDA if on_cuda else usable_cores())
+    engine = LocalEngine(device, at_once) if engine is None else engine
     given = {"seeds": seeds, "split": split, "validation_fraction": validation_fraction}
     begun = {run: resume and (run / "config.toml").is_file() for run in runs}
     left = {run: config for run, config in runs.items() if not (begun[run] and _is_finished(run, config))}
-    # Who trains alone has all cores, and all memory; not so who is left alone: other threads round differently.
-    workers = max(1, min(workers, len(runs)))
     jobs = []
     for run, config in left.items():
         RunFolder.require_usable(run, resume=begun[run])
         sources = _recorded(run, given) if begun[run] else given
-        jobs.append(Job(dataset, run, config, begun[run], sources, budget_gib(memory_gib) / workers))
+        jobs.append(Job(dataset, run, config, begun[run], sources, memory_gib))
+    if not jobs:
+        return
     with ExitStack() as stack:
-        submit, reports, stop = (_start_threads if on_cuda else _start_processes)(stack, workers)
-        failures = _run_all(jobs, workers, submit, reports, stop, progress)
+        failures = _run_all(jobs, engine.start(stack, jobs, len(runs)), progress)
     _raise(failures)
 
 
@@ -124,34 +76,27 @@ def _recorded(run: Path, given: dict[str, Any]) -> dict[str, Any]:
     return {**folders, "validation_fraction": recorded["validation_fraction"]}
 
 
-def _run_all(
-    jobs: list[Job],
-    workers: int,
-    submit: Callable[[Job], "Future[None]"],
-    reports: _Reports,
-    stop: _Stop,
-    progress: RunProgress,
-) -> dict[Path, BaseException]:
-    """Keep ``workers`` jobs under way until all are done; return the errors of those that failed, the first first."""
+def _run_all(jobs: Sequence[Job], engine: Started, progress: RunProgress) -> dict[Path, BaseException]:
+    """Keep as many jobs under way as may be until all are done; return errors of those that failed, the first first."""
     waiting = list(jobs)
     running: dict[Future[None], Path] = {}
     failures: dict[Path, BaseException] = {}
     try:
-        while waiting or running or not reports.empty():
-            while waiting and len(running) < workers:  # a pool would begin what waits in it after an interruption
+        while waiting or running or not engine.reports.empty():
+            while waiting and len(running) < engine.at_once:  # a pool would begin what waits after an interruption
                 job = waiting.pop(0)
                 try:
-                    running[submit(job)] = job.run
+                    running[engine.submit(job)] = job.run
                 except BrokenProcessPool as broken:
                     failures[job.run] = broken
             with suppress(queue.Empty):
-                progress(*reports.get(timeout=0.2))
+                progress(*engine.reports.get(timeout=0.2))
             for future in [future for future in running if future.done()]:
                 run, error = running.pop(future), future.exception()
                 if error is not None:
                     failures[run] = error
     except BaseException:
-        stop.set()
+        engine.stop.set()
         raise
     return failures
 
@@ -170,119 +115,3 @@ def _raise(failures: dict[Path, BaseException]) -> None:
             raise error
     if lines:
         raise UserError("; ".join(sorted(lines)))
-
-
-def _start_processes(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would take the other trainings' cores
-    context = multiprocessing.get_context("spawn")
-    reports: _Reports = context.Queue()
-    stop = context.Event()
-    threads = max(1, usable_cores() // workers)
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin_process, initargs=(reports, stop, threads))
-    stack.enter_context(pool)
-    return lambda job: pool.submit(_fit, job), reports, stop
-
-
-def _begin_process(reports: _Reports, stop: _Stop, threads: int) -> None:
-    import torch
-
-    global _of_this_process
-    _of_this_process = reports, stop
-    torch.set_num_threads(threads)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that began it is gone: killed, it cannot say so, and its pipes stay open."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-_of_this_process: tuple[_Reports, _Stop]  # such things reach a process only as it begins
-
-
-def _fit(job: Job) -> None:
-    report = _reporter(job.run, *_of_this_process)
-    report(0.0, "preparing")
-    settings: dict[str, Any] = {"device": "cpu", "memory_gib": job.memory_gib, "resume": job.resume}
-    fit(job.dataset, job.run, job.config, **job.sources, **settings, progress=report)
-
-
-def _reporter(run: Path, reports: _Reports, stop: _Stop) -> Callable[[float, str], None]:
-    """Return what a training calls with its progress: it ends the training when the sweep is interrupted.
-
-    An epoch that ends soon is waited for: the training writes down what it has then, and nothing is lost.
-    Of reports within an epoch that follow each other closely, only the first is passed on.
-    """
-    last = -math.inf
-    stopped: float | None = None
-
-    def report(done: float, message: str) -> None:
-        nonlocal last, stopped
-        now = time.monotonic()
-        if stop.is_set():
-            stopped = now if stopped is None else stopped
-            if done == int(done) or now - stopped >= _PATIENCE_S:
-                raise KeyboardInterrupt
-        if done == int(done) or now - last >= _REPORT_EVERY_S:
-            reports.put((run, done, message))
-            last = now
-
-    return report
-
-
-def _start_threads(stack: ExitStack, workers: int) -> tuple[Callable[[Job], "Future[None]"], _Reports, _Stop]:
-    device = choose_device("cuda")
-    reports: queue.Queue[tuple[Path, float, str]] = queue.Queue()
-    stop = threading.Event()
-    shared: dict[str, tuple[Inputs, Material]] = {}  # by all that examples depend on
-    volumes: dict[str, Material] = {}  # by all of that but the size bounds
-    gathering = threading.Lock()
-    materials = stack.enter_context(ExitStack())  # closed after the threads have ended
-    pool = stack.enter_context(ThreadPoolExecutor(workers))
-
-    def work(job: Job) -> None:
-        report = _reporter(job.run, reports, stop)
-        report(0.0, "preparing")
-        settings, sources = _data_settings(job.config), sorted(job.sources.items())
-        key, without_bounds = repr((settings, sources)), repr((_without_bounds(settings), sources))
-        with gathering:
-            if key not in shared:
-                memory = Memory(job.memory_gib)
-                inputs = gather_inputs(job.dataset, job.config, **job.sources, memory=memory)
-                require_room_on_device(inputs.training, inputs.validation, job.config, device)
-                if without_bounds in volumes:
-                    material = volumes[without_bounds].with_bounds(inputs.training)
-                else:
-                    idle = workers == 1
-                    material = Material(inputs.training, inputs.validation, device, idle_cores=idle, memory=memory)
-                    volumes[without_bounds] = materials.enter_context(material)
-                shared[key] = inputs, material
-        inputs, material = shared[key]
-        config = replace(job.config, size_csv=inputs.config.size_csv)
-        facts = {"model": inputs.model, "sources": inputs.sources}
-        train_on(material, config, job.run, **facts, resume=job.resume, progress=report)
-
-    return lambda job: pool.submit(work, job), reports, stop
-
-
-def _data_settings(config: Config) -> Config:
-    """Return a configuration that is equal for all whose examples are: what does not touch them is left out."""
-    plain = Config(method="full" if config.method == "full" else "crf+size" if config.needs_bounds else "partial")
-    return replace(
-        plain,
-        label=config.label,
-        grid=config.grid,
-        size_eps=config.size_eps,
-        size_ml=config.size_ml,
-        size_csv=config.size_csv,
-        admm=replace(plain.admm, honour_seeds=config.admm.honour_seeds),
-    )
-
-
-def _without_bounds(settings: Config) -> Config:
-    """Return data settings that are equal for all whose examples differ in nothing but their size bounds."""
-    method: Method = "full" if settings.method == "full" else "partial"
-    return replace(settings, method=method, size_eps=None, size_ml=None, size_csv=None)
