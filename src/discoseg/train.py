@@ -22,6 +22,7 @@ from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
 from discoseg.contours import write_contours
 from discoseg.data.memory import BOUNDLESS, Memory, budget_gib
+from discoseg.determinism import repeatable
 from discoseg.disagreement import Disagreement
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, assignment, expansion
@@ -91,7 +92,8 @@ def train_on(
     training, validation = material.training, material.validation
     copied = 5 * len(config.priors) * len(material.slices.structures) * material.slices.seeds.numel()  # bytes
     room = material.device.type == "cuda" or material.memory.reserve(copied)  # a GPU's copy lies on the GPU
-    with _own_stream(material.device), Checkpoints(beside=room) as checkpoints:
+    repeating = repeatable(config.deterministic, material.device)
+    with repeating, _own_stream(material.device), Checkpoints(beside=room) as checkpoints:
         with _seeding, undisturbing():
             torch.manual_seed(config.seed)
             state = start_state(material.slices, config, material.memory)
@@ -306,7 +308,7 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, Proposer]:
             material.pool,
             material.device,
             turns=material.turns,
-            foresee=material.idle_cores,
+            foresee=material.idle_cores and not config.deterministic,  # a guess rounds, if it comes in time
             sizes=sizes_to_choose(material.training, config.admm) if config.calibrates else None,
             memory=material.memory,
         )

@@ -217,7 +217,7 @@ class _Desk:
         losses, checkpoint = 0, _checkpointed(job.run)
         while self._stopped is None:
             self._begun.discard(job.run)
-            self._tasks[job.run] = task.remote(job, cpus, gpus, self._board)
+            self._tasks[job.run] = task.remote(job, cpus, gpus, self._board, sys.argv)
             try:
                 failure = self._wait(self._tasks[job.run])
             except errors.TaskCancelledError:
@@ -274,13 +274,14 @@ def _to_go_on(job: Job) -> Job:
     return job
 
 
-def _train(job: Job, cpus: int, gpus: float, board: Any) -> BaseException | None:
+def _train(job: Job, cpus: int, gpus: float, board: Any, command: list[str]) -> BaseException | None:
     """Train on this node; return what failed, with the trace of where: an error that Ray carries over says less."""
     import ray
     import torch
 
     from discoseg.workflow import fit
 
+    sys.argv[:] = command  # which run.json records
     line = _Line(board)
     report = reporter(job.run, line.put, line.stops)
     try:
