@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate
 from types import TracebackType
 
 import torch
@@ -50,7 +51,9 @@ class Material:
         self.pool = ThreadPoolExecutor(cores - driver)
         # Volumes with most to cut are predicted first: what is cut last should not take long.
         self.turns = sorted(range(len(training)), key=lambda index: -int((training[index].seeds < 0).sum()))
-        self.order = torch.cat([(self.slices.volume == index).nonzero().flatten() for index in self.turns])
+        starts = [0, *accumulate(len(example.seeds) for example in training)]
+        slices = [torch.arange(starts[index], starts[index + 1]) for index in self.turns]
+        self.order = torch.cat(slices).to(device)
         self._regions: dict[tuple[float, int, bool], list[Region]] = {}
         self._lock = threading.Lock()
         if device.type == "cuda":

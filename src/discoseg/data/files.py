@@ -5,7 +5,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from discoseg.errors import UserError
@@ -105,15 +105,6 @@ def require_new_folder(folder: Path, *, hint: str) -> None:
 def usable_cores() -> int:
     """Return how many cores this process may use, which in a container or a batch job can be fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def allow_open_files() -> None:
-    """Let this process have as many files open as it may: a mapped file stays open, and 1,024 is a common limit."""
-    with suppress(ImportError, ValueError, OSError):  # Windows has no such limit; macOS may refuse
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def flush_to_disk(path: Path) -> None:
