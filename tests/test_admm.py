@@ -29,7 +29,7 @@ def _prior(name: PriorName, probability: torch.Tensor, mu: float = 2.0) -> admm.
 def _move(prior: admm.Prior, probability: torch.Tensor, proposal: torch.Tensor) -> admm.Residuals:
     squares = torch.full((2,), torch.nan, dtype=torch.float64)  # what stood there before does not count
     admm.move_multipliers(prior, probability, proposal, AdmmConfig(rho=0.25), squares)
-    return admm.residuals_of(prior, squares)
+    return admm.residuals_of(prior, squares, prior.multiplier.numel())
 
 
 def test_start_is_undecided() -> None:

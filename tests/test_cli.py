@@ -580,5 +580,10 @@ def test_interruption_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("discoseg.workflow.fit", interrupt)
+    again = f"discoseg train {phantoms} {' '.join(LV)} --out {tmp_path}/run"
     assert run("train", phantoms, *LV, "--out", tmp_path / "run") == 130
-    assert "--resume" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"discoseg: interrupted; go on with: {again}\n"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.toml").write_text("")
+    assert run("train", phantoms, *LV, "--out", tmp_path / "run") == 130
+    assert capsys.readouterr().err == f"discoseg: interrupted; go on with: {again} --resume\n"

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from discoseg import contours
-from discoseg.contours import write_contours
-from discoseg.run import middle_slice
+from discoseg.contours import Scored, contour_slices, write_contours
+from discoseg.run import case_rows, middle_slice
 from discoseg.weak.examples import Example
 
 
@@ -18,8 +18,12 @@ def test_best_worst_and_one_between_are_kept(
     probability = torch.from_numpy(np.stack([truth == k for k in (1, 2, 3)]).astype(np.float32))
     scores = [{"dice": value} for value in (0.5, 0.9, 0.1, 0.6)]
     later: list[dict[str, float]] = [{}]  # without a truth there is no Dice
-    splits = {"training": (hearts, scores), "validation": (hearts[:1], later)}
-    write_contours(tmp_path / "c.npz", splits, {"training": probability, "validation": 0 * probability})
+    rows = [*case_rows("training", hearts, scores), *case_rows("validation", hearts[:1], later)]
+    splits = {
+        "training": Scored(hearts, range(4), probability),
+        "validation": Scored(hearts[:1], range(1), 0 * probability),
+    }
+    write_contours(tmp_path / "c.npz", *contour_slices(rows, splits))
     with np.load(tmp_path / "c.npz") as file:
         names, parts = file["names"].tolist(), file["splits"].tolist()
         assert parts == ["training"] * 3 + ["validation"]

@@ -56,7 +56,8 @@ def decided(network: torch.nn.Module, channels: int = 1) -> torch.nn.Module:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with a best and another final model of a small U-Net, as if trained; read only."""
-    run = RunFolder.open(tmp_path_factory.mktemp("runs") / "run", resume=False)
+    run = RunFolder(tmp_path_factory.mktemp("runs") / "run")
+    run.best.parent.mkdir(parents=True)
     config = Config(grid=GridConfig(SHAPE, (1.0, 99.0)), network=NetworkConfig("unet", width=4, depth=1))
     facts = {"channels": 1, "label": "LV", "label_value": 3, "orientation": "LPS"}
     for epoch, path in enumerate((run.best, run.final), start=1):

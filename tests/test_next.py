@@ -19,7 +19,7 @@ from discoseg.data.volume import Volume, write_volume
 from discoseg.disagreement import STABLE_EPOCHS, Disagreement
 from discoseg.next_case import rank_cases
 from discoseg.slices import stack_slices
-from discoseg.state import State
+from discoseg.state import Running, State
 from discoseg.train import train
 from discoseg.uncertainty import class_entropy
 from discoseg.weak.examples import Example
@@ -50,7 +50,8 @@ def _examples(rng: np.random.Generator, structures: int = 1) -> list[Example]:
 
 def _state(epochs: int) -> State:
     network = torch.nn.Linear(1, 1)
-    state = State(network, torch.optim.SGD(network.parameters()), [], torch.Generator(), torch.zeros(1, 1))
+    running = Running(losses=torch.zeros(1, 1), drawn=torch.empty(0))
+    state = State(network, torch.optim.SGD(network.parameters()), [], torch.Generator(), torch.zeros(1, 1), running)
     state.history = [{"epoch": number + 1.0} for number in range(epochs)]
     return state
 

@@ -222,7 +222,7 @@ def test_interrupted_resumed_and_with_a_node_killed_it_ends_in_the_same_bytes(
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.splitlines()[-1].startswith("discoseg: interrupted; ")
+    assert said.splitlines()[-1].startswith("discoseg: interrupted; go on with: discoseg sweep ")
     assert not any((out / name / FINAL).exists() for name in names)
     reached = {name: _epochs(out / name) for name in names}
 

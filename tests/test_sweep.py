@@ -3,12 +3,13 @@
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,14 @@ import pytest
 import torch
 
 from discoseg import engines
+from discoseg.checkpoint import load_tensors
 from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
-from discoseg.engines import Job, Report, Started, local, reporter
+from discoseg.engines import Job, Report, Started, local, processes, reporter
 from discoseg.engines.local import _data_settings, _without_bounds
 from discoseg.errors import UserError
 from discoseg.material import Material
+from discoseg.run import RunFolder
 from discoseg.sweep import fit_many
 from discoseg.train import train_on
 from discoseg.weak.bounds import Bounds
@@ -38,7 +41,8 @@ FINAL = "checkpoints/final.safetensors"
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread for each of two trainings, as for those that tests compare them with."""
-    monkeypatch.setattr(local, "usable_cores", lambda: 2)
+    for module in (local, processes):
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
 
 
 def test_equals_one_after_the_other_and_resumes(phantoms: Path, tmp_path: Path) -> None:
@@ -83,7 +87,7 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return Started(workers, lambda job: pool.submit(work, job), reports, stop)
 
-    monkeypatch.setattr(local, "_start_processes", start)
+    monkeypatch.setattr(local, "start_processes", start)
 
 
 @pytest.mark.usefixtures("in_threads")
@@ -98,10 +102,19 @@ def test_a_finished_run_goes_on_to_more_epochs_but_not_with_other_settings(phant
 
 
 def test_failures_are_all_named_and_stop_nobody_else(phantoms: Path, tmp_path: Path) -> None:
+    """One of their processes gets a SIGKILL, as from a machine without memory."""
     bad = replace(TINY, optimiser=OptimiserConfig(lr=1e30))
-    runs = {tmp_path / "bad": bad, tmp_path / "worse": replace(TINY, method="partial"), tmp_path / "good": TINY}
-    with pytest.raises(UserError, match=r"bad: the loss became.*worse: --method partial"):
-        fit_many(phantoms, runs, device="cpu")
+    runs = {tmp_path / "bad": bad, tmp_path / "killed": replace(TINY, epochs=100_000)}
+    runs |= {tmp_path / "worse": replace(TINY, method="partial"), tmp_path / "good": TINY}
+
+    def progress(run: Path, done: float, message: str) -> None:
+        if run.name == "killed" and done > 0:
+            with suppress(ProcessLookupError):
+                os.kill(int((run / ".lock").read_text().split()[1]), signal.SIGKILL)
+
+    complaints = r"bad: (the loss|weights).*killed: its process was ended by SIGKILL.*worse: --method partial"
+    with pytest.raises(UserError, match=complaints):
+        fit_many(phantoms, runs, device="cpu", progress=progress)
     assert (tmp_path / "good" / FINAL).is_file()
 
 
@@ -197,18 +210,15 @@ def test_trainings_end_with_the_process_that_began_them(tmp_path: Path) -> None:
     script.write_text(
         "import os, sys, time\n"
         "from contextlib import ExitStack\n"
-        "from discoseg.engines import local\n"
-        "def sleep(job, device):\n"
-        "    time.sleep(60)\n"
+        "from discoseg.engines.processes import start_processes\n"
+        "class Sleep:\n"
+        "    @property\n"
+        "    def run(self):  # what a training asks for first\n"
+        "        print(os.getpid(), flush=True)\n"
+        "        time.sleep(60)\n"
         "if __name__ == '__main__':\n"
         "    with ExitStack() as stack:\n"
-        "        local._fit, local._share = sleep, lambda job, workers: job\n"
-        "        job = local._start_processes(stack, 1, 'cpu').submit(None)\n"
-        "        (worker,) = __import__('multiprocessing').active_children()\n"
-        "        while not job.running():\n"
-        "            time.sleep(0.01)\n"
-        "        time.sleep(5)  # the worker has begun\n"
-        "        print(worker.pid, flush=True)\n"
+        "        start_processes(stack, 1, 'cpu').submit(Sleep())\n"
         "        time.sleep(60)\n",
         encoding="utf-8",
     )
@@ -243,13 +253,18 @@ def test_reports_within_an_epoch_are_few(every_s: float, within: int, monkeypatc
     assert reports.qsize() == within + 2
 
 
-def test_an_interrupted_sweep_waits_for_epochs_that_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop = threading.Event()
-    report = reporter(Path("run"), lambda item: None, stop.is_set)
-    stop.set()
-    report(2.1, "it may still end")
+@pytest.mark.usefixtures("in_threads")
+def test_an_interrupted_sweep_saves_what_it_has(phantoms: Path, tmp_path: Path) -> None:
+    run, begun = tmp_path / "run", 0.0
+
+    def progress(run: Path, done: float, message: str) -> None:
+        nonlocal begun
+        begun = done
+        if done > 0:
+            raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        report(3.0, "it has ended")
-    monkeypatch.setattr(engines, "PATIENCE_S", 0.0)
-    with pytest.raises(KeyboardInterrupt):
-        report(3.1, "too long")
+        fit_many(phantoms, {run: replace(TINY, epochs=100_000)}, device="cpu", progress=progress)
+    _, meta = load_tensors(RunFolder(run).latest)
+    assert meta["epoch"] + meta["steps"] / 100 > 0
+    assert meta["epoch"] >= int(begun)

@@ -240,7 +240,9 @@ def test_errors_and_interruptions_as_json(
     assert "nowhere" in fails(2, "--json", "check", "nowhere")
     assert "--magic" in fails(2, "train", phantoms, "--json", "--magic")
     monkeypatch.setattr("discoseg.workflow.fit", interrupt)
-    assert "--resume" in fails(130, "train", phantoms, "--label", "LV", "--out", tmp_path / "run", "--json")
+    assert "go on with: discoseg train" in fails(
+        130, "train", phantoms, "--label", "LV", "--out", tmp_path / "run", "--json"
+    )
 
 
 def test_the_options_may_stand_before_the_command() -> None:

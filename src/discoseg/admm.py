@@ -123,9 +123,9 @@ def move_multipliers(
         doubled[part] = new
 
 
-def residuals_of(prior: Prior, squares: torch.Tensor) -> Residuals:
-    """Read the residuals from what `move_multipliers` summed."""
-    primal, dual = (squares / prior.multiplier.numel()).sqrt().tolist()
+def residuals_of(prior: Prior, squares: torch.Tensor, values: int) -> Residuals:
+    """Read the residuals from what `move_multipliers` summed, over this many ``values`` of voxels and structures."""
+    primal, dual = (squares / values).sqrt().tolist()
     return Residuals(primal, prior.mu * dual)
 
 

@@ -2,14 +2,14 @@
 
 The file is eight bytes (little-endian header length), a JSON header, then the raw tensors back to back. Nothing in it
 is executable and nothing is unpickled; the safetensors library reads it too. A CRC-32 of the tensors stands in the
-metadata, so that truncation and flipped bytes are noticed.
+metadata, and one of the header (with zeros in its own place), so that truncation and flipped bytes are noticed.
 """
 
 import json
 import mmap
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,11 @@ _CODES = {
     torch.bool: "BOOL",
 }
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_HEADER_SUM = '"header_crc32": "{:08x}"'  # as it stands in the header
+
+
+class DamagedCheckpoint(UserError):
+    """A file that is no whole checkpoint, or none any more."""
 
 
 def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> None:
@@ -43,23 +48,54 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, A
         header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
         checksum, offset = zlib.crc32(data, checksum), end
         buffers.append(data)
-    header["__metadata__"] = {"discoseg": json.dumps(meta), "crc32": f"{checksum:08x}"}
+    header["__metadata__"] = {"discoseg": json.dumps(meta), "crc32": f"{checksum:08x}", "header_crc32": "00000000"}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # the tensors start at a multiple of eight bytes
+    text = struct.pack("<Q", len(text)) + text
+    text = text.replace(_HEADER_SUM.format(0).encode(), _HEADER_SUM.format(zlib.crc32(text)).encode())
     with write_atomically(path) as temporary, temporary.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(text)
         for data in buffers:
             file.write(data)
 
 
 def load_tensors(
-    path: Path, into: Mapping[str, torch.Tensor] | None = None
+    path: Path,
+    into: Mapping[str, torch.Tensor] | None = None,
+    *,
+    wanted: Callable[[str], bool] = lambda name: True,
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read back what :func:`save_tensors` wrote: tensors on the CPU, and the metadata.
+    """Read back what :func:`save_tensors` wrote: tensors on the CPU whose names are ``wanted``, and the metadata.
 
-    Those of ``into`` that are on the CPU and have the right name, shape and type are filled and returned.
+    Those of ``into`` that are on the CPU and have the right name, shape and type are filled and returned. A file that
+    is damaged is a `DamagedCheckpoint`, and ``into`` is left alone.
     """
-    broken = UserError(f"{path}: not a complete discoseg checkpoint; use another one of that run")
+    data, header, meta, start = _open(path)
+    broken = _broken(path)
+    try:
+        checksum = int(header.pop("__metadata__")["crc32"], 16)
+        payload = memoryview(data)[start:]
+        if zlib.crc32(payload) != checksum:
+            raise broken
+        chosen = {name: entry for name, entry in header.items() if wanted(name)}
+        tensors = {name: _tensor(payload, entry, (into or {}).get(name)) for name, entry in chosen.items()}
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise broken from error
+    return tensors, meta
+
+
+def load_meta(path: Path) -> dict[str, Any]:
+    """Return the metadata of a file alone; damage to its tensors is not looked for."""
+    return _open(path)[2]
+
+
+def _broken(path: Path) -> DamagedCheckpoint:
+    return DamagedCheckpoint(f"{path}: not a complete discoseg checkpoint; use another one of that run")
+
+
+def _open(path: Path) -> tuple[mmap.mmap, dict[str, Any], dict[str, Any], int]:
+    """Return a mapped file, its header, the metadata, and where the tensors begin."""
+    broken = _broken(path)
     try:
         with path.open("rb") as file:  # mapped: it can be larger than memory
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -70,15 +106,24 @@ def load_tensors(
     try:
         (length,) = struct.unpack_from("<Q", data)
         header = json.loads(data[8 : 8 + length])
-        metadata = header.pop("__metadata__")
-        meta, checksum = json.loads(metadata["discoseg"]), int(metadata["crc32"], 16)
-        payload = memoryview(data)[8 + length :]
-        if zlib.crc32(payload) != checksum:
+        metadata = header["__metadata__"]
+        if not metadata.keys() <= {"discoseg", "crc32", "header_crc32"}:
             raise broken
-        tensors = {name: _tensor(payload, entry, (into or {}).get(name)) for name, entry in header.items()}
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        if "header_crc32" in metadata and not _header_is_whole(data[: 8 + length], int(metadata["header_crc32"], 16)):
+            raise broken  # older files have none
+        return data, header, json.loads(metadata["discoseg"]), 8 + length
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise broken from error
-    return tensors, meta
+
+
+def previous_of(latest: Path) -> Path:
+    """Return where the checkpoint before the latest one is kept."""
+    return latest.with_name(f"previous{latest.suffix}")
+
+
+def _header_is_whole(text: bytes, checksum: int) -> bool:
+    """Compare the header (with its length in front) with its checksum, which stands in it."""
+    return zlib.crc32(text.replace(_HEADER_SUM.format(checksum).encode(), _HEADER_SUM.format(0).encode())) == checksum
 
 
 def load_slices(path: Path, name: str, start: int, stop: int) -> tuple[torch.Tensor, dict[str, Any]]:

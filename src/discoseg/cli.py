@@ -31,6 +31,8 @@ from discoseg.commands import (
 )
 from discoseg.config import Config, load_config, load_run_config
 from discoseg.errors import UserError
+from discoseg.interruption import Interrupted
+from discoseg.out_of_memory import is_out_of_memory
 from discoseg.terminal import Terminal
 
 
@@ -89,28 +91,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command ``discoseg``: parse, run, and end a user's mistake in one line."""
     # Threads that spin while they wait make torch ten times slower as soon as another process wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # torchrun's: torch says on each rank what only we could change
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     arguments = sys.argv[1:] if arguments is None else arguments
     terminal = Terminal(json="--json" in arguments)  # until the arguments are understood
+    command: Command | None = None
     try:
         command = parse(arguments)
         terminal = Terminal(type(command).__name__.lower(), quiet=command.quiet, json=command.json)
         with terminal.listening():
             status = command.run(terminal)
     except UserError as error:
-        status = terminal.fail(f"error: {error}", 2)
+        status = _fail(terminal, f"error: {error}", 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would stumble over it once more when it ends
-        status = terminal.fail("error: broken pipe: who read the output is gone", 2)
+        status = _fail(terminal, "error: broken pipe: who read the output is gone", 2)
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
-        status = terminal.fail(f"error: {where}{error.strerror or error}", 2)
+        status = _fail(terminal, f"error: {where}{error.strerror or error}", 2)
     except (RuntimeError, MemoryError) as error:
-        known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        if not known and "allocate memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         advice = "lower --optimiser.batch, --grid.shape, --network.width or depth"
-        status = terminal.fail(f"error: out of memory; {advice}", 2)
-    except KeyboardInterrupt:
-        goes_on = "train and sweep go on with --resume, reproduce and demo when started again"
-        status = terminal.fail(f"interrupted; {goes_on}", 130)
+        status = _fail(terminal, f"error: out of memory; {advice}", 2)
+    except KeyboardInterrupt as interruption:
+        goes_on = "" if command is None else command.goes_on(arguments)
+        interrupted = "interrupted" + (f"; go on with: {goes_on}" if goes_on else "")
+        number = interruption.status if isinstance(interruption, Interrupted) else 130
+        status = _fail(terminal, interrupted, number)
     sys.exit(status)
+
+
+def _fail(terminal: Terminal, complaint: str, status: int) -> int:
+    """Say why the command ends, unless another process that torchrun started beside this one has said it already."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from discoseg.ranks import first_to_tell
+
+        if not first_to_tell():
+            return status
+    return terminal.fail(complaint, status)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,29 +18,44 @@ CASES = 24
 """How many cases of training and of validation are kept."""
 
 
-def write_contours(
-    path: Path,
-    splits: Mapping[str, tuple[Sequence[Example], Sequence[Mapping[str, float]]]],
-    probabilities: Mapping[str, torch.Tensor],
-) -> None:
-    """Write slices of each split's cases, chosen by their scores' Dice; ``probabilities`` (K, N, H, W) of all slices.
+class Scored(NamedTuple):
+    """A split as a rank knows it: its own examples, their ``numbers`` among all, and their probability (K, N, H, W)."""
 
-    The .npz file holds ``names`` and ``splits`` and, for case k, ``k.image`` uint8 (H, W), ``k.mask`` uint8, labels 0
-    to K, and ``k.truth`` int8 where there is one.
+    examples: Sequence[Example]
+    numbers: Sequence[int]
+    probability: torch.Tensor | None
+
+
+def contour_slices(
+    rows: Sequence[Mapping[str, Any]], splits: Mapping[str, Scored]
+) -> tuple[list[tuple[str, str]], dict[str, NDArray[Any]]]:
+    """Choose cases of each split by their Dice; return their names and splits, and the slices of those that are here.
+
+    ``rows`` are those of cases.csv, of all ranks. The slices are, for the k-th of the chosen, ``k.image`` uint8 (H, W),
+    ``k.mask`` uint8, labels 0 to K, and ``k.truth`` int8 where there is one.
     """
+    chosen: list[tuple[str, str]] = []
     arrays: dict[str, NDArray[Any]] = {}
-    names: list[str] = []
-    for split, (examples, scores) in splits.items():
+    for split, (examples, numbers, probability) in splits.items():
+        scores = [row for row in rows if row["split"] == split]
         starts = np.cumsum([0, *(len(example.seeds) for example in examples)])
-        ranked = sorted(range(len(examples)), key=lambda index: -scores[index].get("dice", 0.0))
+        here = {number: index for index, number in enumerate(numbers)}
+        ranked = sorted(range(len(scores)), key=lambda index: -scores[index].get("dice", 0.0))
         for place in pick_cases(len(ranked), CASES):
-            example, shown = examples[ranked[place]], middle_slice(examples[ranked[place]])
-            there = int(starts[ranked[place]]) + shown
-            arrays[f"{len(names)}.image"] = np.round(example.image[shown, 0] * 255).astype(np.uint8)
-            arrays[f"{len(names)}.mask"] = label_map(probabilities[split][:, there : there + 1])[0].cpu().numpy()
-            if example.truth is not None:
-                arrays[f"{len(names)}.truth"] = example.truth[shown]
-            names.append(example.name)
-    kept = [split for split, (examples, _) in splits.items() for _ in pick_cases(len(examples), CASES)]
+            index = here.get(ranked[place])
+            if index is not None and probability is not None:
+                example, shown = examples[index], middle_slice(examples[index])
+                there = int(starts[index]) + shown
+                arrays[f"{len(chosen)}.image"] = np.round(example.image[shown, 0] * 255).astype(np.uint8)
+                arrays[f"{len(chosen)}.mask"] = label_map(probability[:, there : there + 1])[0].cpu().numpy()
+                if example.truth is not None:
+                    arrays[f"{len(chosen)}.truth"] = example.truth[shown]
+            chosen.append((scores[ranked[place]]["case"], split))
+    return chosen, arrays
+
+
+def write_contours(path: Path, chosen: Sequence[tuple[str, str]], slices: Mapping[str, NDArray[Any]]) -> None:
+    """Write an .npz file of the chosen cases' slices (:func:`contour_slices`), of their ``names`` and ``splits``."""
+    names, splits = (np.array([pair[index] for pair in chosen]) for index in (0, 1))
     with write_atomically(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, names=np.array(names), splits=np.array(kept), **arrays)
+        np.savez_compressed(file, allow_pickle=False, names=names, splits=splits, **slices)

@@ -19,6 +19,7 @@ from discoseg.config import AdmmConfig
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.discrete import assign_by_size, label_by_expansion
 from discoseg.regions import Region, stack_places
+from discoseg.waiting import await_cases
 from discoseg.weak.examples import Example
 
 Solve = Callable[[int, Region, NDArray[np.float32], float], NDArray[np.int8]]
@@ -56,7 +57,7 @@ class LabelProposer:
         self._costs[0] = 0  # of the background
         self._stack = memory.tensor(shape, torch.int8, device)  # of labels
         self._proposal = memory.tensor((structures, *shape), torch.bool, device)
-        self._jobs: list[Future[None]] = []
+        self._jobs: list[tuple[str, Future[None]]] = []
         self._started = 0
 
     def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
@@ -80,17 +81,23 @@ class LabelProposer:
             there.record()
         for turn in range(first, last):
             if self._regions[self._turns[turn]].box is not None:
-                self._jobs.append(self._pool.submit(self._label, turn, prior.mu, there))
+                name = self._regions[self._turns[turn]].name
+                self._jobs.append((name, self._pool.submit(self._label, turn, prior.mu, there)))
         self._started = last
 
-    def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
+    def finish(
+        self,
+        probability: torch.Tensor,
+        prior: Prior,
+        seeds: torch.Tensor | None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> torch.Tensor:
         """Return the proposals of all volumes, (K, N, H, W) bool; ``seeds`` (N, H, W) where they are honoured.
 
-        The next ones are written in their place.
+        The next ones are written in their place. ``tick`` is called now and then while cores solve.
         """
         self.start(probability, prior, probability.shape[1])
-        for job in self._jobs:
-            job.result()
+        await_cases(self._jobs, tick)
         self._jobs, self._started = [], 0
         labels = self._stack.zero_() if seeds is None else torch.clamp(seeds, min=0, out=self._stack)
         labels.view(-1)[self._places] = self._labels.to(self._device, non_blocking=True)

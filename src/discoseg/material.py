@@ -2,7 +2,8 @@
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
@@ -14,7 +15,9 @@ from discoseg.config import Config, CrfConfig
 from discoseg.data.files import usable_cores
 from discoseg.data.memory import BOUNDLESS, GIB, Memory
 from discoseg.errors import UserError
+from discoseg.ranks import ALONE, Ranks
 from discoseg.regions import Region, open_regions
+from discoseg.shard_files import Cases
 from discoseg.slices import fingerprint, stack_bounds, stack_slices
 from discoseg.weak.examples import Example
 
@@ -22,10 +25,13 @@ from discoseg.weak.examples import Example
 class Material:
     """Training and validation examples on a device, for one training or several at a time.
 
-    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` their checksums; ``turns`` are
-    the training volumes in the order in which they are predicted, ``order`` (N,) their slices; ``pool`` the threads
-    that cut; ``memory`` the host's memory for all that grows with the dataset. Leave it as a context, which ends the
-    threads.
+    ``slices`` and ``held_out`` (None without validation) hold them as stacks; ``data`` are their checksums, ``files``
+    where they come from; ``turns`` are the training volumes in the order in which they are predicted, ``order`` (N,)
+    their slices; ``pool`` the threads that cut; ``memory`` the host's memory for all that grows with the dataset. Leave
+    it as a context, which ends the threads.
+
+    Of several ``ranks`` each has its own examples; ``numbers`` of "training" and "validation" are theirs among all,
+    ``data`` and ``files`` are those of all, and ``cases`` has the slices of all training cases.
     """
 
     def __init__(
@@ -36,19 +42,31 @@ class Material:
         *,
         idle_cores: bool | None = None,
         memory: Memory = BOUNDLESS,
+        ranks: Ranks = ALONE,
+        places: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """``idle_cores``: whether the cores have nothing else to do while a network trains.
 
-        By default they do so beside a GPU; trainings that share it keep them busy with each other's cuts.
+        By default they do so beside a GPU; trainings that share it keep them busy with each other's cuts. ``places``:
+        any numbers of this rank's training and validation examples that put those of all ranks in order.
         """
         self.training, self.validation, self.device, self.memory = training, validation, device, memory
         self.idle_cores = device.type == "cuda" if idle_cores is None else idle_cores
-        self.data = {"training": fingerprint(training), "validation": fingerprint(validation)}
+        self.ranks = ranks
+        places = places or {"training": range(len(training)), "validation": range(len(validation))}
+        own = {"training": fingerprint(training), "validation": fingerprint(validation)}
+        self.data = {part: dict(ranks.collect(list(own[part].items()), places[part])) for part in own}
+        of_all = {part: {name: number for number, name in enumerate(names)} for part, names in self.data.items()}
+        self.numbers = {part: [of_all[part][name] for name in names] for part, names in own.items()}
+        counts = [(example.name, len(example.seeds)) for example in training]
+        self.cases = Cases(list(own["training"]), dict(ranks.collect(counts, places["training"])))
+        files = {example.name: dict(example.files) for example in (*training, *validation)}
+        self.files = dict(ChainMap(*ranks.gather(files)))
         self.slices = stack_slices(training, device, memory)
         self.held_out = stack_slices(validation, device, memory) if validation else None
         cores = usable_cores()
         driver = int(device.type == "cuda" and cores > 2)  # a core that is left to the thread which drives a GPU
-        self.pool = ThreadPoolExecutor(cores - driver)
+        self.pool = ThreadPoolExecutor(max(1, cores // ranks.local_size - driver))
         # Volumes with most to cut are predicted first: what is cut last should not take long.
         self.turns = sorted(range(len(training)), key=lambda index: -int((training[index].seeds < 0).sum()))
         starts = [0, *accumulate(len(example.seeds) for example in training)]
@@ -68,6 +86,7 @@ class Material:
         It shares everything else, the threads too: they end with the material that it is made from.
         """
         other = copy.copy(self)
+        assert not self.ranks.several
         other.training, other.data = training, {**self.data, "training": fingerprint(training)}
         low, high = stack_bounds(training, self.device)
         other.slices = replace(self.slices, low=low, high=high)

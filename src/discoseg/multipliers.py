@@ -7,6 +7,7 @@ import torch
 from discoseg.admm import Prior, Residuals, move_multipliers, residuals_of
 from discoseg.config import AdmmConfig
 from discoseg.data.memory import BOUNDLESS, Memory
+from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import Replay
 
 
@@ -23,9 +24,14 @@ class MultiplierUpdate:
         admm: AdmmConfig,
         watch: Callable[[torch.Tensor], None] = lambda proposal: None,
         memory: Memory = BOUNDLESS,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """``probability`` (K, N, H, W); ``admm`` has the multipliers' step; ``watch`` sees proposals beforehand."""
-        self._prior = prior
+        """``probability`` (K, N, H, W); ``admm`` has the multipliers' step; ``watch`` sees proposals beforehand.
+
+        Residuals are over the volumes of all ``ranks``, which call this together.
+        """
+        self._prior, self._ranks = prior, ranks
+        self._values = sum(ranks.gather(probability.numel()))
         self._proposal = memory.tensor(tuple(probability.shape), torch.bool, probability.device)
         self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
 
@@ -39,4 +45,4 @@ class MultiplierUpdate:
         """Take over the proposal (K, N, H, W) bool and return the residuals."""
         self._proposal.copy_(proposal)
         self._move()
-        return residuals_of(self._prior, self._squares)
+        return residuals_of(self._prior, self._ranks.sum(self._squares), self._values)

@@ -6,8 +6,7 @@ probabilities are there, and cut by the next free core; the device meanwhile pre
 
 import math
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from discoseg.discrete.odds import shift_to_size
 from discoseg.regions import Region, stack_places
 from discoseg.replay import Replay
 from discoseg.selection import SizeSelector
+from discoseg.waiting import await_cases
 from discoseg.weak.examples import Example
 
 _MOST_FLOW_BYTES = 2**33  # of host memory that a training may take to keep its flows
@@ -99,16 +99,21 @@ class CrfProposer:
                 cut = self._pool.submit(_cut, region, self._foresights[turn], guess, costs, mask, strength)
             self._cuts.append(cut)
 
-    def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
+    def finish(
+        self,
+        probability: torch.Tensor,
+        prior: Prior,
+        seeds: torch.Tensor | None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> torch.Tensor:
         """Return the CRF proposals ŷ of all volumes, (1, N, H, W) bool; ``seeds`` (N, H, W) where they are honoured.
 
-        The next ones are written in their place.
+        The next ones are written in their place. ``tick`` is called now and then while cores cut.
         """
         self.start(probability, prior, probability.shape[1])
         proposal = self._proposal.zero_() if seeds is None else torch.eq(seeds[None], 1, out=self._proposal)
-        for cut in self._cuts:
-            if cut is not None:
-                cut.result()
+        cuts = zip(self._turns, self._cuts, strict=True)
+        await_cases(((region.name, cut) for region, cut in cuts if cut is not None), tick)
         masks = self._masks.to(self._device, non_blocking=True)  # which is read before the residuals are
         proposal.view(-1)[self._places] = masks
         self._cuts = []
@@ -237,6 +242,7 @@ class SizeProposer:
         within = [e.bounds[0].inside(admm.margin, e.seeds) for e in examples if e.bounds is not None]
         assert len(within) == len(examples)
         self._bounds = [(bounds.low_vox, bounds.high_vox) for bounds in within]
+        self._names = [example.name for example in examples]
         self._seeds = [example.seeds if honour_seeds else None for example in examples]
         stops = list(accumulate(len(example.seeds) for example in examples))
         self._slices = [slice(start, stop) for start, stop in pairwise([0, *stops])]
@@ -254,10 +260,16 @@ class SizeProposer:
     def foresee(self, probability: torch.Tensor, prior: Prior, settled: torch.cuda.Event | None = None) -> None:
         """Do nothing: a selection takes no time to speak of."""
 
-    def finish(self, probability: torch.Tensor, prior: Prior, seeds: torch.Tensor | None) -> torch.Tensor:
+    def finish(
+        self,
+        probability: torch.Tensor,
+        prior: Prior,
+        seeds: torch.Tensor | None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> torch.Tensor:
         """Return the size proposals ỹ of all volumes, (1, N, H, W) bool; ``seeds`` (N, H, W) where these count.
 
-        The next ones are written in their place.
+        The next ones are written in their place. ``tick`` is called now and then while cores select.
         """
         if self._selector is not None:
             return self._select_on_device(self._selector, probability, prior, seeds)
@@ -267,7 +279,9 @@ class SizeProposer:
         def select(part: slice, bounds: tuple[int, int], fixed: NDArray[np.int8] | None) -> None:
             y[part] = select_by_size(s[part] + u[part] - np.float32(0.5), *bounds, seeds=fixed, price=price)
 
-        deque(self._pool.map(select, self._slices, self._bounds, self._seeds), maxlen=0)  # which raises their errors
+        volumes = zip(self._slices, self._bounds, self._seeds, strict=True)
+        selections = [self._pool.submit(select, *volume) for volume in volumes]
+        await_cases(zip(self._names, selections, strict=True), tick)
         return self._proposal
 
     def _select_on_device(

@@ -19,12 +19,13 @@ from discoseg.weak.examples import Example
 
 @dataclass(frozen=True)
 class Region:
-    """The part of a volume that its seeds leave open: ``slices`` of the stack, ``box`` within them.
+    """The part of the volume ``name`` that its seeds leave open: ``slices`` of the stack, ``box`` within them.
 
     ``plane`` is (H, W) of a slice; ``box`` is None where every voxel is known. ``seeds`` are those of the box, and so
     is the grid, which ``make_grid`` makes anew for each cut unless it is ``kept``.
     """
 
+    name: str
     slices: slice
     plane: tuple[int, int]
     box: Box | None
@@ -74,7 +75,7 @@ def open_regions(
         seeds = example.seeds[box] if honour_seeds and box is not None else None
         if kept is not None and seeds is not None:
             seeds = np.ascontiguousarray(seeds)
-        regions.append(Region(slices, (rows, columns), box, make, kept, seeds))
+        regions.append(Region(example.name, slices, (rows, columns), box, make, kept, seeds))
     return regions
 
 

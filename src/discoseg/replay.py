@@ -92,6 +92,11 @@ class Replay:
                 self._plain_runs -= 1
                 self._work()
 
+    @property
+    def recorded(self) -> bool:
+        """Whether all further runs are replayed: they take no memory but what they have."""
+        return self._graph is not None
+
     def _replay(self, graph: torch.cuda.CUDAGraph, end: torch.cuda.Event) -> None:
         end.synchronize()  # of the run before the last one; nothing, if there was none
         self._runs += 1

@@ -4,7 +4,7 @@ config.toml      the resolved configuration           run.json       command, ca
 metrics.csv      one row an epoch                      timing.csv     seconds by phase, one row an epoch
 cases.csv        the last epoch, case by case          log.txt        the same for people
 next.csv         which training case to annotate next, by how much network and proposals disagree
-checkpoints/     latest (to resume), best and final (to predict)
+checkpoints/     latest (to resume) and the one before it, best and final (to predict)
 snapshots/       a slice of a few cases at several epochs: image, truth, seeds, proposals, probability
 contours.npz     the last epoch, a slice of the best cases, the worst and some between
 report.html      a page about all of this, and tensorboard/ its curves (discoseg.report.live), where they are wanted
@@ -20,7 +20,9 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,12 @@ import torch
 from numpy.typing import NDArray
 
 from discoseg.admm import Prior
+from discoseg.checkpoint import previous_of
 from discoseg.config import Config, to_toml
-from discoseg.data.files import require_new_folder, write_atomically
+from discoseg.data.files import remove_unfinished, require_new_folder, write_atomically
+from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
+from discoseg.ranks import ALONE, Ranks
 from discoseg.surroundings import hardware, versions
 from discoseg.weak.examples import Example
 
@@ -45,25 +50,52 @@ class RunFolder:
 
     root: Path
 
-    @classmethod
-    def open(cls, root: Path, *, resume: bool) -> "RunFolder":
+    @contextmanager
+    def open(self, *, resume: bool) -> Iterator[None]:
         """Make a new run folder, or with ``resume`` take an existing one; nothing is ever overwritten.
 
-        A run that was stopped before its first checkpoint resumes from the beginning.
+        Within the context no other process can have it. A run that was stopped before its first checkpoint resumes from
+        the beginning; a start that fails before there is a run leaves nothing behind.
         """
-        cls.require_usable(root, resume=resume)
-        folder = cls(root)
-        for path in (folder.latest.parent, folder.snapshots):
-            path.mkdir(parents=True, exist_ok=True)
-        return folder
+        self.require_usable(self.root, resume=resume)
+        self.root.mkdir(parents=True, exist_ok=True)
+        with alone_in(self.root):
+            if not resume and (self.root / "config.toml").exists():
+                raise UserError(f"{self.root}: another training has just been there; choose another --out")
+            remove_unfinished(self.root)
+            try:
+                for path in (self.latest.parent, self.snapshots):
+                    path.mkdir(exist_ok=True)
+                yield
+            finally:
+                self._clear_failed_start()
+
+    def _clear_failed_start(self) -> None:
+        """Leave no folder where no run came about."""
+        if not (self.root / "config.toml").exists():
+            with suppress(OSError):  # something else is there: then all of it stays
+                for path in (self.latest.parent, self.snapshots):
+                    path.rmdir()
+                for name in ("run.json", "log.txt", LOCK):
+                    (self.root / name).unlink(missing_ok=True)
+                self.root.rmdir()
 
     @staticmethod
     def require_usable(root: Path, *, resume: bool) -> None:
-        """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with."""
+        """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with.
+
+        Nor may another process be at it.
+        """
+        require_unlocked(root)
         if resume and not (root / "config.toml").is_file():
             raise UserError(f"{root}: nothing to resume, it has no config.toml; remove it and start without --resume")
         if not resume:
             require_new_folder(root, hint="choose another --out, or go on with it by --resume if it is a run")
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is one to resume from."""
+        return self.latest.is_file() or previous_of(self.latest).is_file()
 
     @property
     def latest(self) -> Path:
@@ -95,24 +127,25 @@ class RunFolder:
         config: Config,
         model: Mapping[str, Any],
         sources: Mapping[str, Any],
-        training: Sequence[Example],
-        validation: Sequence[Example],
         device: torch.device,
         data: Mapping[str, Mapping[str, str]],
+        ranks: Ranks = ALONE,
     ) -> None:
         """Write what is known before the first epoch: run.json and, last, config.toml, which makes it a run.
 
-        ``data`` are the cases' checksums, of which run.json has one for all training and one for all validation cases.
+        ``data`` are the cases' checksums by name, of which run.json has one for all training and one for all validation
+        cases.
         """
         facts = {
             "command": _command(),
             "model": dict(model),
             "sources": dict(sources),
-            "training": [example.name for example in training],
-            "validation": [example.name for example in validation],
+            "training": list(data["training"]),
+            "validation": list(data["validation"]),
             "checksums": {part: _digest(cases) for part, cases in data.items()},
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
+            "ranks": {"size": ranks.size, "machines": ranks.size // ranks.local_size, "backend": ranks.backend},
             "hardware": hardware(device),
             "versions": versions(),
             "platform": platform.platform(),
@@ -125,14 +158,20 @@ class RunFolder:
         """Write config.toml."""
         _write_text(self.root / "config.toml", to_toml(config))
 
-    def rewind(self, epoch: int) -> None:
-        """Forget the timings of epochs after ``epoch``: they will be made again."""
+    def rewind(self, epoch: int, steps: int = 0) -> None:
+        """Forget the timings of epochs after ``epoch``, which are made again; ``steps`` of the next one are done."""
         timing = self.root / "timing.csv"
         if timing.is_file():
             header, *rows = timing.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
             kept = [row for row in rows if row.endswith("\n") and int(row.split(",")[0]) <= epoch]
             _write_text(timing, "".join([header, *kept]))
-        self._log(f"resumed after epoch {epoch}, commit {_commit() or 'unknown'}")
+        within = f", step {steps}" if steps else ""
+        self._log(f"resumed after epoch {epoch}{within}, commit {_commit() or 'unknown'}")
+
+    def warn(self, line: str) -> None:
+        """Say something on the terminal, as a warning, and in log.txt."""
+        warnings.warn(line, stacklevel=2)
+        self._log(line)
 
     def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
         """Write metrics.csv anew."""
@@ -155,46 +194,18 @@ class RunFolder:
     def _log(self, line: str) -> None:
         _append(self.root / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
-    def write_cases(self, splits: Mapping[str, tuple[Sequence[Example], Sequence[Mapping[str, float]]]]) -> None:
-        """Write cases.csv: for each split its examples, their scores, and the millilitres of one of their voxels."""
-        rows: list[dict[str, Any]] = []
-        for split, (examples, scores) in splits.items():
-            for example, score in zip(examples, scores, strict=True):
-                voxel_ml = float(f"{np.prod(example.spacing_mm) / 1000:.9g}")
-                rows.append({"case": example.name, "split": split, **score, "voxel_ml": voxel_ml})
+    def write_cases(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write cases.csv, a row for each case (:func:`case_rows`)."""
         _write_text(self.root / "cases.csv", _csv(rows))
 
-    def write_snapshot(
-        self,
-        epoch: int,
-        epochs: int,
-        training: Sequence[Example],
-        probability: torch.Tensor,
-        priors: Sequence[Prior],
-    ) -> None:
-        """Keep one slice of the first training cases at epochs 1, 2, 5, 10, 20, 50, … and the last.
+    def write_snapshot(self, epoch: int, names: Sequence[str], slices: Mapping[str, NDArray[Any]]) -> None:
+        """Keep slices of the first training cases (:func:`snapshot_slices`), of all of which ``names`` are the names.
 
         snapshots/epoch_NNNN.npz holds, for case k, ``k.image`` uint8 (H, W), ``k.seeds`` int8, ``k.truth`` int8 where
         there is one, ``k.probability`` uint8 (0 to 255), and ``k.crf`` and ``k.size`` int8 where they are made. With K
         structures these are labels 0 to K, and the probability is (K, H, W).
         """
-        if epoch != epochs and str(epoch).rstrip("0") not in ("1", "2", "5"):
-            return
-        arrays: dict[str, NDArray[Any]] = {"names": np.array([e.name for e in training[:_SNAPSHOT_CASES]])}
-        start = 0
-        for index, example in enumerate(training[:_SNAPSHOT_CASES]):
-            shown = middle_slice(example)
-            arrays[f"{index}.image"] = np.round(example.image[shown, 0] * 255).astype(np.uint8)
-            arrays[f"{index}.seeds"] = example.seeds[shown]
-            levels = (probability[:, start + shown] * 255).round().to(torch.uint8).cpu().numpy()
-            arrays[f"{index}.probability"] = levels[0] if len(levels) == 1 else levels
-            if example.truth is not None:
-                arrays[f"{index}.truth"] = example.truth[shown]
-            for prior in priors:
-                masks = (prior.doubled[:, start + shown] == 2).cpu().numpy()  # (K, H, W)
-                numbers = np.arange(1, 1 + len(masks), dtype=np.int8)
-                arrays[f"{index}.{prior.name}"] = np.tensordot(numbers, masks.astype(np.int8), axes=1)
-            start += len(example.seeds)
+        arrays = {"names": np.array(names[:_SNAPSHOT_CASES]), **slices}
         with write_atomically(self.snapshots / f"epoch_{epoch:04d}.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -206,7 +217,8 @@ def _command() -> str:
 
 
 def _digest(checksums: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()[:16]
+    whole = {case: sums.split()[-1] for case, sums in checksums.items()}
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _commit() -> str | None:
@@ -222,6 +234,46 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def case_rows(split: str, examples: Sequence[Example], scores: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return rows of cases.csv: a split's examples, their scores, and the millilitres of one of their voxels."""
+    rows = []
+    for example, score in zip(examples, scores, strict=True):
+        voxel_ml = float(f"{np.prod(example.spacing_mm) / 1000:.9g}")
+        rows.append({"case": example.name, "split": split, **score, "voxel_ml": voxel_ml})
+    return rows
+
+
+def snapshot_due(epoch: int, epochs: int) -> bool:
+    """Say whether slices are kept after this epoch: after 1, 2, 5, 10, 20, 50, … and the last."""
+    return epoch == epochs or str(epoch).rstrip("0") in ("1", "2", "5")
+
+
+def snapshot_slices(
+    training: Sequence[Example], numbers: Sequence[int], probability: torch.Tensor, priors: Sequence[Prior]
+) -> dict[str, NDArray[Any]]:
+    """Return a slice of those examples that are among the first training cases: see :meth:`RunFolder.write_snapshot`.
+
+    ``numbers`` are the examples' among all cases; ``probability`` (K, N, H, W) of their slices.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    start = 0
+    for index, example in zip(numbers, training, strict=True):
+        if index < _SNAPSHOT_CASES:
+            shown = middle_slice(example)
+            arrays[f"{index}.image"] = np.round(example.image[shown, 0] * 255).astype(np.uint8)
+            arrays[f"{index}.seeds"] = example.seeds[shown]
+            levels = (probability[:, start + shown] * 255).round().to(torch.uint8).cpu().numpy()
+            arrays[f"{index}.probability"] = levels[0] if len(levels) == 1 else levels
+            if example.truth is not None:
+                arrays[f"{index}.truth"] = example.truth[shown]
+            for prior in priors:
+                masks = (prior.doubled[:, start + shown] == 2).cpu().numpy()  # (K, H, W)
+                labels = np.arange(1, 1 + len(masks), dtype=np.int8)
+                arrays[f"{index}.{prior.name}"] = np.tensordot(labels, masks.astype(np.int8), axes=1)
+        start += len(example.seeds)
+    return arrays
 
 
 def middle_slice(example: Example) -> int:

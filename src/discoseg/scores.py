@@ -1,6 +1,6 @@
 """How well an epoch did: Dice, size and bounds of every volume, and their summary."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -9,6 +9,7 @@ import torch
 
 from discoseg.admm import Prior
 from discoseg.metrics import count_overlap, dice_by_volume
+from discoseg.ranks import ALONE, Ranks
 from discoseg.slices import Slices
 from discoseg.weak.examples import Example
 
@@ -24,9 +25,15 @@ def score_epoch(
     their bounds needs bounds, and each is left out where none has them. With several structures these are means over
     them, and the Dice and ratio of each follow under its name.
     """
-    cases = score_cases(probability, slices, examples)
+    return summarise_cases(score_cases(probability, slices, examples), slices.structures, prefix=prefix)
+
+
+def summarise_cases(
+    cases: Sequence[Mapping[str, float]], structures: Sequence[str], *, prefix: str
+) -> dict[str, float]:
+    """Return the epoch's row for the scores of some volumes (:func:`score_cases`): see :func:`score_epoch`."""
     row: dict[str, float] = {}
-    endings = _endings(slices.structures)
+    endings = _endings(structures)
     dice = {end: [case[f"dice{end}"] for case in cases if f"dice{end}" in case] for end in endings}
     sizes = {end: [(c[f"size_vox{end}"], c.get(f"true_vox{end}", 0)) for c in cases] for end in endings}
     ratio = {end: [size / true for size, true in pairs if true > 0] for end, pairs in sizes.items()}
@@ -48,13 +55,26 @@ def score_epoch(
     return row
 
 
-def score_proposals(priors: Sequence[Prior], slices: Slices, examples: Sequence[Example]) -> dict[str, float]:
-    """Return the mean Dice of each prior's proposals over structures and volumes with masks; nothing without any."""
-    known = np.array([example.truth is not None for example in examples])
-    if not known.any() or not priors:
+def score_proposals(
+    priors: Sequence[Prior],
+    slices: Slices,
+    examples: Sequence[Example],
+    ranks: Ranks = ALONE,
+    numbers: Sequence[int] | None = None,
+) -> dict[str, float]:
+    """Return the mean Dice of each prior's proposals over structures and volumes with masks; nothing without any.
+
+    The means are over the volumes of all ``ranks``, among which these examples have the ``numbers``.
+    """
+    has_truth = [example.truth is not None for example in examples]
+    if not priors or not any(chain(*ranks.gather(has_truth))):
         return {}
     counts = [_count(partial(_proposed, prior), slices, examples) for prior in priors]
     values = dice_by_volume(torch.stack(counts)).cpu().numpy()  # (T, K, V), one wait for the device
+    if ranks.several and numbers is not None:
+        values = np.stack(ranks.collect(np.moveaxis(values, 2, 0).tolist(), numbers), axis=-1).astype(np.float32)
+        has_truth = ranks.collect(has_truth, numbers)
+    known = np.array(has_truth)
     return {f"{prior.name}_dice": float(row[:, known].mean()) for prior, row in zip(priors, values, strict=True)}
 
 

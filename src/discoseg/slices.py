@@ -3,13 +3,13 @@
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from discoseg.data.memory import BOUNDLESS, Memory
-from discoseg.weak.examples import Example
+from discoseg.weak.examples import Example, ExamplePart
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Slices:
 
     ``image`` (N, C, H, W) float32; ``seeds`` (N, H, W) int8; ``truth`` (N, H, W) int8, 0 where there is no mask;
     ``volume`` (N,) the volume of each slice; ``low`` and ``high`` (K, V) float32 size bounds in voxels, of each of the
-    K ``structures``.
+    K ``structures``; ``names`` those of the V volumes.
     """
 
     image: torch.Tensor
@@ -27,6 +27,7 @@ class Slices:
     volume: torch.Tensor
     low: torch.Tensor
     high: torch.Tensor
+    names: tuple[str, ...]
     structures: tuple[str, ...] = ("foreground",)
 
     def __len__(self) -> int:
@@ -54,6 +55,7 @@ def stack_slices(examples: Sequence[Example], device: torch.device, memory: Memo
         volume=tensor([np.full(len(e.seeds), i) for i, e in enumerate(examples)], torch.int64),
         low=low,
         high=high,
+        names=tuple(e.name for e in examples),
         structures=examples[0].structures,
     )
 
@@ -73,13 +75,28 @@ def stack_bounds(examples: Sequence[Example], device: torch.device) -> tuple[tor
 
 
 def fingerprint(examples: Sequence[Example]) -> dict[str, str]:
-    """Return a checksum of what each example holds by its name: image, seeds, truth and bounds."""
+    """Return checksums of what each example holds by its name.
+
+    They are of the geometry; of that and the bounds; and of these with the image, the seeds and the truth, one after
+    the other: the first that differs tells what has changed (:func:`what_changed`), the last is that of everything.
+    """
     sums = {}
     for example in examples:
         bounds = example.bounds[0] if example.bounds is not None and len(example.bounds) == 1 else example.bounds
-        checksum = zlib.crc32(repr((example.spacing_mm, bounds, example.image.shape)).encode())
+        geometry = zlib.crc32(repr((example.spacing_mm, example.image.shape)).encode())
+        chain = [geometry, zlib.crc32(repr((example.spacing_mm, bounds, example.image.shape)).encode())]
         for array in (example.image, example.seeds, example.truth):
-            if array is not None:
-                checksum = zlib.crc32(np.ascontiguousarray(array).data, checksum)
-        sums[example.name] = f"{checksum:08x}"
+            chain.append(chain[-1] if array is None else zlib.crc32(np.ascontiguousarray(array).data, chain[-1]))
+        sums[example.name] = " ".join(f"{checksum:08x}" for checksum in chain)
     return sums
+
+
+def what_changed(before: str, now: str) -> ExamplePart | Literal["image, annotation or bounds", ""]:
+    """Return what differs between two fingerprints of an example, the first thing that does; "" if nothing does."""
+    old, new = before.split(), now.split()
+    if old[-1] == new[-1]:
+        return ""
+    if len(old) == 1:  # older checkpoints have the last checksum alone
+        return "image, annotation or bounds"
+    parts: tuple[ExamplePart, ...] = ("image", "bounds", "image", "annotation", "mask")
+    return next(part for part, was, is_ in zip(parts, old, new, strict=True) if was != is_)

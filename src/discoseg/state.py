@@ -1,15 +1,40 @@
-"""Everything a training must remember between two epochs, and its way into a checkpoint and back."""
+"""Everything a training must remember between two steps, and its way into a checkpoint and back."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from discoseg.admm import Prior
-from discoseg.checkpoint import load_tensors, save_tensors
-from discoseg.config import Config, flatten, from_record, to_dict
+from discoseg.checkpoint import load_meta, load_tensors, save_tensors
+from discoseg.config import Config, PriorName, flatten, from_record, to_dict
 from discoseg.errors import UserError
+from discoseg.slices import what_changed
+from discoseg.weak.examples import ExamplePart
+
+Files = Mapping[str, Mapping[ExamplePart, str]]
+"""By a case's name the files that its parts come from."""
+
+Load = Callable[[Path, Mapping[str, torch.Tensor]], tuple[dict[str, torch.Tensor], dict[str, Any]]]
+"""Returns the tensors and the metadata of a checkpoint; tensors that are given by name may be filled."""
+
+
+@dataclass
+class Running:
+    """How far the running epoch's training pass is.
+
+    ``losses`` (steps of a pass, terms) float32 on the device are those of each step, of which ``steps`` are done, or on
+    their way to the device; ``drawn`` is the state of the order's generator before the pass's draws. Each batch is
+    taken in ``parts``, more than one where memory was too little for all of it at a time.
+    """
+
+    losses: torch.Tensor
+    drawn: torch.Tensor
+    steps: int = 0
+    parts: int = 1
 
 
 @dataclass
@@ -17,8 +42,8 @@ class State:
     """The network and its optimiser, the priors, and where the training stands.
 
     ``order`` draws batches and augmentations; ``slice_sums`` are the latest summed probabilities of each slice,
-    (K, N), for the size penalty; ``history`` holds one row of metrics per finished epoch; ``changes`` by prior and
-    epoch, the latest few, the share of each case's open voxels whose proposal changed.
+    (K, N), for the size penalty; ``running`` is the epoch under way; ``history`` holds one row of metrics per finished
+    epoch; ``changes`` by prior and epoch, the latest few, the share of each case's open voxels whose proposal changed.
     """
 
     network: torch.nn.Module
@@ -26,6 +51,7 @@ class State:
     priors: list[Prior]
     order: torch.Generator
     slice_sums: torch.Tensor
+    running: Running
     history: list[dict[str, float]] = field(default_factory=list)
     changes: dict[str, list[list[float]]] = field(default_factory=dict)
     best_dice: float = -1.0
@@ -36,9 +62,24 @@ class State:
         """How many epochs are finished."""
         return len(self.history)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """How many epochs are finished, and how many steps of the next one's training pass."""
+        return self.epoch, self.running.steps
+
+    def prior(self, name: PriorName) -> Prior:
+        """Return the prior of this name."""
+        return next(prior for prior in self.priors if prior.name == name)
+
+    def finish_epoch(self, row: dict[str, float]) -> None:
+        """Note the metrics of the running epoch, which is done."""
+        self.history.append({"epoch": self.epoch + 1, **row})
+        self.running.steps = 0
+
 
 def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
     """Write what prediction needs: the network's weights, the configuration, and what the model's data looked like."""
+    require_finite_weights(state)
     save_tensors(
         path, _network_tensors(state.network), {"config": to_dict(config), "model": model, "epoch": state.epoch}
     )
@@ -60,6 +101,8 @@ def snapshot_state(
             tensors[f"optimiser.{index}.{name}"] = value
     tensors["slice_sums"] = state.slice_sums
     tensors["random.order"] = state.order.get_state()
+    if state.running.steps:
+        tensors["running.losses"], tensors["running.drawn"] = state.running.losses, state.running.drawn
     tensors["random.torch"] = torch.get_rng_state()
     if state.slice_sums.is_cuda:
         tensors["random.cuda"] = torch.cuda.get_rng_state()
@@ -67,6 +110,8 @@ def snapshot_state(
         "config": to_dict(config),
         "data": data,
         "epoch": state.epoch,
+        "steps": state.running.steps,
+        "parts": state.running.parts,
         "history": list(state.history),
         "changes": dict(state.changes),
         "best_dice": state.best_dice,
@@ -80,6 +125,16 @@ def snapshot_state(
     return tensors, meta
 
 
+def require_finite_weights(state: State) -> None:
+    """Refuse a network in which a number is not finite: none must take the place of a good one on the disk."""
+    numbers = [value for value in state.network.state_dict().values() if value.is_floating_point()]
+    if not torch.stack([value.isfinite().all() for value in numbers]).all():
+        raise UserError(
+            f"weights are not finite in epoch {state.epoch + 1}, after step {state.running.steps}; "
+            "the last checkpoint is kept: start anew with a smaller --optimiser.lr"
+        )
+
+
 def _network_tensors(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {f"network.{name}": value for name, value in network.state_dict().items()}
 
@@ -89,17 +144,30 @@ def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
 
 
-def restore_state(path: Path, state: State, config: Config, data: dict[str, dict[str, str]]) -> None:
-    """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off; settings and data must agree."""
+def restore_state(
+    path: Path,
+    state: State,
+    config: Config,
+    data: dict[str, dict[str, str]],
+    files: Files = MappingProxyType({}),
+    load: Load = load_tensors,
+) -> None:
+    """Bring a freshly made ``state`` to where the checkpoint at ``path`` left off; settings and data must agree.
+
+    ``data`` are the cases' checksums, ``files`` what they are of; ``load`` returns the checkpoint's content.
+    """
     large = {f"{prior.name}.proposal2": prior.doubled for prior in state.priors}
     large |= {f"{prior.name}.multiplier": prior.multiplier for prior in state.priors}
-    tensors, meta = load_tensors(path, into=large)
+    meta = load_meta(path)
     if not {"config", "data", "history", "mu"} <= meta.keys():
         raise UserError(f"{path}: a model, not the state of a training, so nothing can go on from it; train anew")
     _require_same_settings(path, meta["config"], to_dict(config))
-    _require_same_data(path, meta["data"], data)
+    _require_same_data(path, meta["data"], data, files)
     if meta["epoch"] > config.epochs:
         raise UserError(f"{path}: {meta['epoch']} epochs are done already; --epochs {config.epochs} cannot undo them")
+    if meta["epoch"] == config.epochs and meta.get("steps"):
+        raise UserError(f"{path}: epoch {meta['epoch'] + 1} is under way; --epochs {config.epochs} cannot undo it")
+    tensors, meta = load(path, large)
     device = state.slice_sums.device
     state.network.load_state_dict(network_tensors(tensors))
     for name, tensor in large.items():
@@ -121,6 +189,10 @@ def restore_state(path: Path, state: State, config: Config, data: dict[str, dict
     torch.set_rng_state(tensors["random.torch"])
     if "random.cuda" in tensors and device.type == "cuda":
         torch.cuda.set_rng_state(tensors["random.cuda"])
+    state.running.steps, state.running.parts = meta.get("steps", 0), meta.get("parts", 1)  # older ones have neither
+    if state.running.steps:
+        state.running.losses.copy_(tensors["running.losses"])
+        state.running.drawn = tensors["running.drawn"]
     state.history = meta["history"]
     state.changes = meta.get("changes", {})  # older checkpoints have none
     state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
@@ -137,14 +209,21 @@ def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, An
             )
 
 
-def _require_same_data(path: Path, before: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> None:
+def _require_same_data(
+    path: Path, before: dict[str, dict[str, str]], now: dict[str, dict[str, str]], files: Files
+) -> None:
     """A run goes on only with the very cases, images, annotations and bounds it was started with."""
     for part in ("training", "validation"):
         old, new = before[part], now[part]
         for case in sorted(old.keys() | new.keys()):
-            if old.get(case) != new.get(case):
-                what = "was not there" if case not in old else "is missing now" if case not in new else "has changed"
-                raise UserError(
-                    f"{path}: was made with other data: {part} case {case} {what} (image, annotation or bounds); "
-                    "resume with the same, or train into another folder"
-                )
+            if case not in old or case not in new:
+                what = f"{part} case {case} {'was not there' if case not in old else 'is missing now'}"
+            elif changed := what_changed(old[case], new[case]):
+                what = f"{part} case {case} has changed ({changed})"
+                if changed != "image, annotation or bounds" and (file := files.get(case, {}).get(changed)):
+                    what = f"{file} has changed ({changed} of {part} case {case})"
+            else:
+                continue
+            raise UserError(
+                f"{path}: was made with other data: {what}; resume with the same, or train into another folder"
+            )

@@ -6,7 +6,6 @@ discoseg sweep ACDC --configs lv-rho0.1.toml lv-rho1.toml --seeds seeds/LV --out
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from discoseg.config import Config, load_run_config
 from discoseg.engines import Engine, Job, Started
 from discoseg.engines.local import LocalEngine
 from discoseg.errors import UserError
+from discoseg.out_of_memory import is_out_of_memory
 from discoseg.run import RunFolder
 from discoseg.workflow import recorded_sources
 
@@ -85,10 +85,7 @@ def _run_all(jobs: Sequence[Job], engine: Started, progress: RunProgress) -> dic
         while waiting or running or not engine.reports.empty():
             while waiting and len(running) < engine.at_once:  # a pool would begin what waits after an interruption
                 job = waiting.pop(0)
-                try:
-                    running[engine.submit(job)] = job.run
-                except BrokenProcessPool as broken:
-                    failures[job.run] = broken
+                running[engine.submit(job)] = job.run
             with suppress(queue.Empty):
                 progress(*engine.reports.get(timeout=0.2))
             for future in [future for future in running if future.done()]:
@@ -105,10 +102,12 @@ def _raise(failures: dict[Path, BaseException]) -> None:
     """Raise one error that names every run that failed, and why: a defect, if there is one, the first of them."""
     lines = []
     for run, error in failures.items():
-        if isinstance(error, BrokenProcessPool):
-            lines.append(f"{run}: its process ended abruptly, or another's did; is there too little memory?")
-        elif isinstance(error, UserError):
+        if isinstance(error, UserError):
             lines.append(f"{run}: {error}")
+        elif isinstance(error, KeyboardInterrupt):
+            lines.append(f"{run}: interrupted; its state is saved: go on with --resume")
+        elif is_out_of_memory(error):
+            lines.append(f"{run}: out of memory; go on with --resume, fewer at a time")
         else:
             others = "".join(f"; {other} failed too: {why}" for other, why in failures.items() if other != run)
             error.add_note(f"while training {run}{others}")

@@ -1,13 +1,15 @@
 """Commands that carry out whole experiments."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tyro.conf import Positional
 
-from discoseg.commands.options import Cluster, Device, Voice
+from discoseg.commands.options import Cluster, Device, Voice, same_again
 from discoseg.errors import UserError
 from discoseg.experiments.plan import What
+from discoseg.interruption import interruptible
 from discoseg.terminal import Terminal
 
 
@@ -22,7 +24,8 @@ class Demo(Voice):
         """Run the command; return the exit status."""
         from discoseg.experiments.demo import run_demo
 
-        evaluations = run_demo(self.out, terminal)
+        with interruptible():
+            evaluations = run_demo(self.out, terminal)
         page = self.out / "report.html"
         methods = {
             method: {"run": self.out / method, **evaluation.record()["summary"][0]}
@@ -30,6 +33,10 @@ class Demo(Voice):
         }
         lines = [f"{page.resolve()}: report with curves and pictures; the demo took {terminal.took}"]
         return terminal.finish({"out": self.out, "report": page, "methods": methods}, lines)
+
+    def goes_on(self, arguments: Sequence[str]) -> str:
+        """Return the command line that goes on after an interruption."""
+        return same_again(arguments)
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Reproduce(Cluster, Voice):
         planned = plan(self.what, seeds=self.seeds, variants=self.variants)
         length = Length(self.epochs, self.until)
         epochs = {cell.name: cell.config(length=length).epochs for cell in planned}
-        with terminal.progress() as progress:
+        with interruptible(), terminal.progress() as progress:
             progress.wait(self.what, "datasets, seeds, results that are there")
             made = reproduce(
                 self.what,
@@ -106,3 +113,7 @@ class Reproduce(Cluster, Voice):
         }
         lines = [*map(str, made.files), f"{self.what} of {len(made.results)} trainings in {terminal.took}"]
         return terminal.finish(facts, lines, notes=made.notes)
+
+    def goes_on(self, arguments: Sequence[str]) -> str:
+        """Return the command line that goes on after an interruption."""
+        return same_again(arguments)

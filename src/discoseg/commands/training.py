@@ -1,17 +1,22 @@
 """Commands that train: one run, or several that share data and device."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from discoseg.commands.options import Cluster, DatasetArgument, Device, Voice
+from discoseg.commands.options import Cluster, DatasetArgument, Device, Voice, same_again
 from discoseg.commands.runs import say_scores, summarise_run
 from discoseg.config import Config
 from discoseg.errors import UserError
+from discoseg.interruption import interruptible
 from discoseg.terminal import Terminal
+
+if TYPE_CHECKING:
+    from discoseg.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,23 @@ class Train(Voice):
 
     def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
+        from discoseg.ranks import open_ranks
+        from discoseg.train import choose_device
+
+        with open_ranks(choose_device(self.device)) as ranks:
+            self._fit(terminal if ranks.first else Terminal("train", quiet=True), ranks)
+            if not ranks.first:
+                return 0
+        facts = summarise_run(self.out)
+        run = shlex.quote(str(self.out))
+        lines = [
+            f"{self.out}: {facts['epochs']} epochs of {facts['method']} in {terminal.took}",
+            say_scores(facts),
+            f"next: discoseg predict {run} IMAGE... --out FOLDER; discoseg report {run} --out FILE.html",
+        ]
+        return terminal.finish(facts, lines)
+
+    def _fit(self, terminal: Terminal, ranks: "Ranks") -> None:
         from discoseg.report.live import keep_live
         from discoseg.workflow import fit, recorded_sources
 
@@ -55,15 +77,17 @@ class Train(Voice):
             "validation_fraction": self.validation_fraction,
         }
         if self.resume:
-            recorded = recorded_sources(self.out)
+            with ranks.agree():
+                found = recorded_sources(self.out) if ranks.first else {}
+            recorded = ranks.gather(found)[0]
             sources = {
                 "seeds": self.seeds or (recorded["seeds"] and Path(recorded["seeds"])),
                 "split": self.split or (recorded["split"] and Path(recorded["split"])),
                 "validation_fraction": recorded["validation_fraction"],
             }
         epochs = self.config.epochs
-        live = keep_live(self.out, page=self.live_report, events=self.tensorboard)
-        with terminal.progress() as progress, live:
+        live = keep_live(self.out, page=self.live_report and ranks.first, events=self.tensorboard and ranks.first)
+        with interruptible() as interruption, terminal.progress() as progress, live:
             progress.wait("preparing", "looking for cases")
             count = progress.counter("preparing", "cases")
 
@@ -80,17 +104,14 @@ class Train(Voice):
                 device=self.device,
                 memory_gib=self.memory_gib,
                 resume=self.resume,
+                ranks=ranks,
                 prepare_progress=prepared,
-                progress=lambda done, message: progress.epoch("training", done, epochs, message),
+                progress=interruption.guard(lambda done, message: progress.epoch("training", done, epochs, message)),
             )
-        facts = summarise_run(self.out)
-        run = shlex.quote(str(self.out))
-        lines = [
-            f"{self.out}: {facts['epochs']} epochs of {facts['method']} in {terminal.took}",
-            say_scores(facts),
-            f"next: discoseg predict {run} IMAGE... --out FOLDER; discoseg report {run} --out FILE.html",
-        ]
-        return terminal.finish(facts, lines)
+
+    def goes_on(self, arguments: Sequence[str]) -> str:
+        """Return the command line that goes on after an interruption."""
+        return same_again(arguments, resume=(self.out / "config.toml").is_file())
 
 
 @dataclass(frozen=True)
@@ -136,7 +157,7 @@ class Sweep(Cluster, Voice):
             runs = {run: replace(config, deterministic=True) for run, config in runs.items()}
         if len(runs) < len(self.configs):
             raise UserError("--configs: two of them have the same name, so their runs would have the same folder")
-        with terminal.progress() as progress:
+        with interruptible(), terminal.progress() as progress:
             fit_many(
                 self.dataset,
                 runs,
@@ -153,3 +174,7 @@ class Sweep(Cluster, Voice):
         report = shlex.join(["discoseg", "report", *map(str, runs), "--out"])
         lines = [*trained, f"{len(facts)} runs in {terminal.took}; next: {report} FILE.html"]
         return terminal.finish({"out": self.out, "runs": facts}, lines)
+
+    def goes_on(self, arguments: Sequence[str]) -> str:
+        """Return the command line that goes on after an interruption."""
+        return same_again(arguments, resume=any(self.out.glob("*/config.toml")))

@@ -5,7 +5,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from discoseg.errors import UserError
@@ -13,6 +13,7 @@ from discoseg.errors import UserError
 PICTURE_SUFFIXES = (".png", ".tif", ".tiff")
 IMAGE_SUFFIXES = (".nii.gz", ".nii", ".mhd", ".mha", ".nrrd", *PICTURE_SUFFIXES)
 CHANNEL = re.compile(r"(.+)\[(\d+)\]")
+_UNFINISHED = re.compile(r"\.[0-9a-f]{8}-")
 
 
 def file_of(path: Path) -> Path:
@@ -83,7 +84,16 @@ def write_atomically(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong is known already
+            temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a kill has left of files on their way into a folder, and into those below it."""
+    for path in folder.rglob(".*"):
+        if _UNFINISHED.match(path.name) and path.is_file():
+            with suppress(OSError):
+                path.unlink()
 
 
 @contextmanager

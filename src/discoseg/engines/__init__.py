@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from discoseg.config import Config
+from discoseg.interruption import Interrupted
 
 _REPORT_EVERY_S = 0.2  # at most: who reads reports holds Python's lock, which the trainings' threads need at every step
-PATIENCE_S = 20.0
-"""How long an epoch under way may go on after an interruption, in seconds."""
 
 Report = tuple[Path, float, str]
 """A run folder, the epochs done so far and a line about what is going on."""
@@ -52,7 +51,7 @@ class Stop(Protocol):
     """What ends all trainings."""
 
     def set(self) -> None:
-        """End them, after the epochs under way if these end soon."""
+        """End them; they save what they have."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +74,15 @@ class Engine(Protocol):
 def reporter(run: Path, put: Callable[[Report], None], stops: Callable[[], bool]) -> Callable[[float, str], None]:
     """Return what a training calls with its progress: reports go on to ``put``; it ends where ``stops``.
 
-    An epoch that ends soon is waited for: the training writes down what it has then, and nothing is lost.
     Of reports within an epoch that follow each other closely, only the first is passed on.
     """
     last = -math.inf
-    stopped: float | None = None
 
     def report(done: float, message: str) -> None:
-        nonlocal last, stopped
+        nonlocal last
         now = time.monotonic()
         if stops():
-            stopped = now if stopped is None else stopped
-            if done == int(done) or now - stopped >= PATIENCE_S:
-                raise KeyboardInterrupt
+            raise Interrupted
         if done == int(done) or now - last >= _REPORT_EVERY_S:
             put((run, done, message))
             last = now

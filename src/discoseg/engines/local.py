@@ -3,31 +3,26 @@
 Threads of one process, each on a CUDA stream of its own, read the same slices and contrast weights. They also share
 the device's random generator, so a sweep on a GPU does not repeat exactly; trainings that must (``deterministic``) have
 processes there too. On a CPU the trainings have processes and cores of their own, and the same seed gives the same
-bytes.
+bytes; one that is killed ends no other.
 """
 
-import multiprocessing
-import multiprocessing.queues
-import multiprocessing.synchronize
-import os
 import queue
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 from discoseg.config import Config, Method
 from discoseg.data.files import usable_cores
 from discoseg.data.memory import Memory, budget_gib
 from discoseg.engines import Job, Report, Started, reporter
+from discoseg.engines.processes import start_processes
 from discoseg.errors import UserError
 from discoseg.material import Material, require_room_on_device
 from discoseg.train import choose_device, train_on
-from discoseg.workflow import Inputs, fit, gather_inputs
+from discoseg.workflow import Inputs, gather_inputs
 
-_Queue: TypeAlias = "multiprocessing.queues.Queue[Report]"
 _AT_ONCE_ON_CUDA = 2  # more fill the GPU no better: see docs/performance.md
 
 
@@ -51,51 +46,7 @@ class LocalEngine:
         workers = max(1, min(workers, trainings))
         if device == "cuda" and not any(job.config.deterministic for job in jobs):
             return _start_threads(stack, workers)
-        return _start_processes(stack, workers, device)
-
-
-def _start_processes(stack: ExitStack, workers: int, device: str) -> Started:
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would take the other trainings' cores
-    context = multiprocessing.get_context("spawn")
-    reports: _Queue = context.Queue()
-    stop = context.Event()
-    threads = max(1, usable_cores() // workers)
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin_process, initargs=(reports, stop, threads))
-    stack.enter_context(pool)
-    return Started(workers, lambda job: pool.submit(_fit, _share(job, workers), device), reports, stop)
-
-
-def _begin_process(reports: _Queue, stop: multiprocessing.synchronize.Event, threads: int) -> None:
-    import torch
-
-    global _of_this_process
-    _of_this_process = reports, stop
-    torch.set_num_threads(threads)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that began it is gone: killed, it cannot say so, and its pipes stay open."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-_of_this_process: tuple[_Queue, multiprocessing.synchronize.Event]  # such things reach a process only as it begins
-
-
-def _share(job: Job, workers: int) -> Job:
-    """Return a job with its own part of the memory that all have together."""
-    return replace(job, memory_gib=budget_gib(job.memory_gib) / workers)
-
-
-def _fit(job: Job, device: str) -> None:
-    reports, stop = _of_this_process
-    report = reporter(job.run, reports.put, stop.is_set)
-    report(0.0, "preparing")
-    settings: dict[str, Any] = {"device": device, "memory_gib": job.memory_gib, "resume": job.resume}
-    fit(job.dataset, job.run, job.config, **job.sources, **settings, progress=report)
+        return start_processes(stack, workers, device)
 
 
 def _start_threads(stack: ExitStack, workers: int) -> Started:

@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from discoseg.data.files import usable_cores
+from discoseg.data.locks import require_unlocked
 from discoseg.data.memory import budget_gib
-from discoseg.engines import PATIENCE_S, Job, Report, Started, reporter
+from discoseg.engines import Job, Report, Started, reporter
 from discoseg.errors import UserError
 from discoseg.run import RunFolder
 
 _MOST_AT_ONCE = 256  # trainings that are handed to Ray at a time, a thread each; what has no room waits there
 _LOSSES = 5  # of a training in a row, without a checkpoint in between, that end it
+_PATIENCE_S = 60.0  # for a training that was told to end to save what it has, or a lost one to leave its folder
 _ANSWER_S = 15.0  # for a cluster to say that it is there
 _STORE_BYTES = 2**27  # of a cluster that we start ourselves: trainings pass no arrays through it
 _GPUS = 0.5  # of a training by default: two fill one, see docs/performance.md
@@ -229,6 +231,7 @@ class _Desk:
                     raise UserError(
                         f"its process or its node was lost {losses} times in a row; is there too little memory?"
                     ) from None
+                self._await_lock(job.run)
                 job = _to_go_on(job)
                 self._unread.append((given.run, 0.0, "its node or process was lost, so it begins again"))
                 continue
@@ -241,13 +244,24 @@ class _Desk:
                 raise UserError("trained, but its files are not here: nodes must share the storage of run folders")
             return
 
+    def _await_lock(self, run: Path) -> None:
+        """Wait until the lost training has left its folder: a node that is cut off ends what runs on it a bit later."""
+        end = time.monotonic() + _PATIENCE_S
+        while self._stopped is None and time.monotonic() < end:
+            try:
+                require_unlocked(run)
+            except UserError:
+                time.sleep(1)
+            else:
+                return
+
     def _wait(self, task: Any) -> BaseException | None:
         while True:
             done, _ = self._ray.wait([task], timeout=0.5)
             if done:
                 failure: BaseException | None = self._ray.get(task)
                 return failure
-            if self._stopped is not None and time.monotonic() - self._stopped > PATIENCE_S + 10:
+            if self._stopped is not None and time.monotonic() - self._stopped > _PATIENCE_S:
                 self._ray.cancel(task, force=True)
 
 

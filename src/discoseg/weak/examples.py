@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.config import Config
+from discoseg.data.files import file_of
 from discoseg.data.layouts import Dataset, find_weak_maps
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.data.prepare import Grid, Prepared, default_cache, prepare_label_map
@@ -16,6 +19,8 @@ from discoseg.weak.bounds import Bounds, bounds_from_eps, bounds_from_ml, check_
 from discoseg.weak.pairs import read_pairs
 from discoseg.weak.sizes import SizesMl
 
+ExamplePart = Literal["image", "annotation", "mask", "bounds"]
+
 
 @dataclass(frozen=True)
 class Example:
@@ -23,7 +28,7 @@ class Example:
 
     ``image`` (z, channel, y, x) float32 in [0, 1]; ``seeds`` (z, y, x) int8: -1 unknown, 0 background, k the k-th of
     the ``structures``; ``truth`` (z, y, x) int8 alike, where a complete label map exists; ``bounds`` on each
-    structure's voxels in the whole volume.
+    structure's voxels in the whole volume; ``files`` are where its parts came from, as far as they came from files.
     """
 
     name: str
@@ -33,6 +38,7 @@ class Example:
     spacing_mm: tuple[float, float, float]
     bounds: tuple[Bounds, ...] | None = None
     structures: tuple[str, ...] = ("foreground",)
+    files: Mapping[ExamplePart, str] = field(default_factory=dict, repr=False)
 
 
 def training_examples(
@@ -83,8 +89,9 @@ def training_examples(
                 where = item.case.name if len(bounds) == 1 else f"{item.case.name}, {name}"
                 check_feasible(where, bound, np.where(fixed > 0, fixed == value, fixed).astype(np.int8))
             check_feasible_together(item.case.name, bounds, fixed)
-        examples.append(Example(item.case.name, item.image, seeds, truth, item.spacing_mm, bounds, tuple(structures)))
-    _require_weak(examples, config)
+        files = _files(item, maps.get(item.case.name), config)
+        facts = item.spacing_mm, bounds, tuple(structures), files
+        examples.append(Example(item.case.name, item.image, seeds, truth, *facts))
     return examples
 
 
@@ -98,7 +105,15 @@ def validation_examples(
         if truth is not None:
             seeds = np.broadcast_to(np.full((), -1, np.int8), truth.shape)
             examples.append(
-                Example(item.case.name, item.image, seeds, truth, item.spacing_mm, structures=tuple(structures))
+                Example(
+                    item.case.name,
+                    item.image,
+                    seeds,
+                    truth,
+                    item.spacing_mm,
+                    structures=tuple(structures),
+                    files=_files(item),
+                )
             )
     return examples
 
@@ -122,6 +137,16 @@ def chosen_label(dataset: Dataset, label: str | None) -> int:
     if len(values) > 1:
         raise UserError(f"--label {label}: one structure at a time here")
     return values[0]
+
+
+def _files(item: Prepared, weak: Path | None = None, config: Config | None = None) -> dict[ExamplePart, str]:
+    """Return the files that a case's parts come from; bounds come from masks where ``config`` says ±ε."""
+    label = {} if item.case.label is None else {"mask": item.case.label, "annotation": item.case.label}
+    annotation = {} if weak is None else {"annotation": weak}
+    table = config.size_csv if config is not None and config.size_csv is not None else item.case.label
+    images = " or ".join(map(str, dict.fromkeys(map(file_of, item.case.images))))
+    found = {"image": images, **label, **annotation, **({} if table is None else {"bounds": table})}
+    return {part: str(found[part]) for part in get_args(ExamplePart) if part in found}
 
 
 def _truth(item: Prepared, dataset: Dataset, structures: Mapping[str, int], memory: Memory) -> NDArray[np.int8] | None:
@@ -183,14 +208,24 @@ def _bounds(
     return tuple(bounds)
 
 
-def _require_weak(examples: Sequence[Example], config: Config) -> None:
-    """Refuse what would silently be another training than the one asked for."""
-    if config.method != "full" and all((example.seeds >= 0).all() for example in examples):
+def annotated_structures(examples: Sequence[Example]) -> list[int]:
+    """Return which values the seeds of any example have: −1 where something is open, 0 background, k a structure."""
+    values = range(-1, 1 + len(examples[0].structures))
+    return [value for value in values if any((example.seeds == value).any() for example in examples)]
+
+
+def require_weak(annotated: Sequence[Sequence[int]], structures: Sequence[str], config: Config) -> None:
+    """Refuse what would silently be another training than the one asked for.
+
+    ``annotated`` are the values that seeds have (:func:`annotated_structures`), by part of the training cases.
+    """
+    values = set(chain(*annotated))
+    if config.method != "full" and -1 not in values:
         raise UserError(
             f"--method {config.method}: every voxel is annotated already; "
             "pass --seeds FOLDER ('discoseg seeds' makes it) or use --method full"
         )
-    for value, name in enumerate(examples[0].structures, start=1):
-        if not any((example.seeds == value).any() for example in examples):
-            what = "foreground seed" if len(examples[0].structures) == 1 else f"seed of {name}"
+    for value, name in enumerate(structures, start=1):
+        if value not in values:
+            what = "foreground seed" if len(structures) == 1 else f"seed of {name}"
             raise UserError(f"no training case has a {what}; annotate some voxels of the structure")

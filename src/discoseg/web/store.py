@@ -20,11 +20,11 @@ import numpy as np
 
 from discoseg.data.files import image_suffix, require_new_folder, write_atomically
 from discoseg.data.layouts import Case, Dataset
+from discoseg.data.locks import try_lock
 from discoseg.data.metaimage import data_file
 from discoseg.data.volume import Volume, format_shape, write_volume
 from discoseg.errors import UserError
 from discoseg.weak.clicks import Click, write_clicks
-from discoseg.web.locks import try_lock
 from discoseg.web.records import Layers, Record, read_layers, write_layers
 
 KEPT = (".lock", ".token")  # hidden files of ours; others are what a kill left of a writing

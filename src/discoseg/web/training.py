@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 from discoseg.config import Config, Method, load_config, load_run_config
 from discoseg.data.files import make_folder_whole, write_atomically
+from discoseg.data.locks import try_lock
 from discoseg.data.metaimage import data_file
 from discoseg.errors import UserError
 from discoseg.web.annotator import Annotator
-from discoseg.web.locks import try_lock
 from discoseg.web.runs import is_finished, read_metrics
 
 POLL_S = 0.5
@@ -102,14 +102,14 @@ class Training:
             return Status(name, state, len(rows), epochs, rows, message, max(0.0, end - current["started"]))
 
     def stop(self) -> Status:
-        """Ask a running training to end, so that it can go on later; ask firmly the second time."""
+        """Ask a running training to save and end, so that it can go on later; end it at once the second time."""
         with self._lock:
             current = self._current()
             if current is not None and self._is_running():
                 self._write_current({**current, "stopped": True})
                 with suppress(OSError, ValueError):  # it has just ended
                     pid = int((self._folder / f"{current['name']}.lock").read_text(encoding="utf-8"))
-                    os.kill(pid, signal.SIGTERM if current["stopped"] else signal.SIGINT)
+                    os.kill(pid, signal.SIGKILL if current["stopped"] else signal.SIGTERM)
             return self.status()
 
     def close(self) -> None:

@@ -1,0 +1,168 @@
+"""Several ranks: they do what one process does, stop and fail together, and go on in any number."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from discoseg.checkpoint import load_meta
+from discoseg.config import (
+    AdmmConfig,
+    AugmentConfig,
+    Config,
+    CrfConfig,
+    GridConfig,
+    NetworkConfig,
+    OptimiserConfig,
+)
+from discoseg.errors import UserError
+from discoseg.shards import shard_cases, share_batch
+from discoseg.weak.examples import Example
+from rank_work import Training, disagree, together
+
+SMALL = Config(
+    epochs=2,
+    grid=GridConfig(shape=(32, 32)),
+    network=NetworkConfig(name="unet", width=4),
+    optimiser=OptimiserConfig(batch=8, lr=5e-3),
+    crf=CrfConfig(strength=0.3, sigma=0.1),
+    augment=AugmentConfig(rotate_deg=10, noise=0.02),
+    admm=AdmmConfig(schedule="balance"),
+)
+
+
+def _train(
+    examples: Sequence[Example], config: Config, run: Path, *, size: int, **how: Any
+) -> dict[int, tuple[str, str]]:
+    """Train on three examples and validate on one, which the last rank has; return what ranks failed with."""
+    shards = []
+    for rank, own in enumerate(shard_cases([len(example.seeds) for example in examples[:3]], size)):
+        held_out = list(examples[3:]) if rank == size - 1 else []
+        places = {"training": own, "validation": list(range(len(held_out)))}
+        shards.append(([examples[index] for index in own], held_out, places))
+    return together(size, Training(shards, config, run, **how))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _assert_close(one: Path, other: Path) -> None:
+    """Compare the tables of two runs: the same cases in the same order, and numbers up to rounding."""
+    for name in ("metrics.csv", "cases.csv", "next.csv"):
+        rows, others = _rows(one / name), _rows(other / name)
+        assert len(rows) == len(others)
+        for row, like in zip(rows, others, strict=True):
+            assert row.keys() == like.keys()
+            for key, text in row.items():
+                if key in ("case", "split") or not text:
+                    assert text == like[key]
+                else:
+                    assert float(text) == pytest.approx(float(like[key]), rel=2e-3, abs=2e-3), (name, key)
+
+
+def test_ranks_do_what_one_process_does_and_others_go_on(examples: list[Example], tmp_path: Path) -> None:
+    """With uneven shards, and in turn from checkpoints of 1, 2, 3 and 2 ranks.
+
+    Where all slices are in each batch, nothing is augmented, and no batch is normalised, it makes no difference but of
+    rounding who computes what.
+    """
+    config = replace(SMALL, epochs=5, augment=AugmentConfig(), optimiser=OptimiserConfig(batch=28, lr=2e-2))
+    assert _train(examples, config, tmp_path / "one", size=1, plain=True) == {}
+    assert _train(examples, config, tmp_path / "two", size=2, plain=True) == {}
+    _assert_close(tmp_path / "one", tmp_path / "two")
+    assert float(_rows(tmp_path / "one" / "metrics.csv")[-1]["crf_dice"]) > 0  # there was something to get wrong
+    for epochs, size in enumerate((1, 2, 3, 2, 1), start=1):
+        some, resume = replace(config, epochs=epochs), epochs > 1
+        assert _train(examples, some, tmp_path / "any", size=size, plain=True, resume=resume) == {}
+    _assert_close(tmp_path / "one", tmp_path / "any")
+    shards = (tmp_path / "any" / "checkpoints" / "shards").iterdir()
+    assert sorted(path.name[:5] for path in shards) == ["e0004", "e0004"]  # those that previous.safetensors names
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {name: data for name, data in files.items() if name not in ("timing.csv", "log.txt", ".lock")}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_stop_of_one_stops_all_and_a_resumed_run_ends_in_the_same_bytes(
+    size: int, examples: list[Example], tmp_path: Path
+) -> None:
+    assert _train(examples, SMALL, tmp_path / "whole", size=size, often=True) == {}
+    stopped = _train(examples, SMALL, tmp_path / "parts", size=size, often=True, fault=KeyboardInterrupt)
+    assert [kind for kind, _ in stopped.values()] == ["KeyboardInterrupt"] * size
+    assert _train(examples, SMALL, tmp_path / "parts", size=size, often=True, resume=True) == {}
+    assert "resumed after epoch 0, step 2" in (tmp_path / "parts" / "log.txt").read_text()
+    whole, parts = _files(tmp_path / "whole"), _files(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert [name for name in whole if whole[name] != parts[name]] == []
+
+
+def test_a_damaged_shard_sends_all_ranks_back(examples: list[Example], tmp_path: Path) -> None:
+    assert _train(examples, SMALL, tmp_path / "run", size=2) == {}
+    other, shard = sorted((tmp_path / "run" / "checkpoints" / "shards").glob("e0002_s00000_*of2.safetensors"))
+    held = [load_meta(path)["cases"] for path in (other, shard)]  # what each rank had to itself
+    assert sorted(chain(*held)) == ["phantom0", "phantom1", "phantom2"]
+    assert sorted(map(len, held)) == [1, 2]
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 1
+    shard.write_bytes(content)
+    assert _train(examples, replace(SMALL, epochs=3), tmp_path / "run", size=2, resume=True) == {}
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "is damaged: going on from the checkpoint before it, after epoch 1" in log
+    assert [row["epoch"] for row in _rows(tmp_path / "run" / "metrics.csv")] == ["1", "2", "3"]
+
+
+def test_an_error_on_one_rank_ends_all(examples: list[Example], tmp_path: Path) -> None:
+    failed = _train(examples, SMALL, tmp_path / "run", size=2, fault=UserError)
+    assert failed[1] == ("UserError", "a fault")
+    assert failed[0][0] == "PeerLost"
+    assert "another process of this training ended" in failed[0][1]
+
+
+def test_agreement_tells_all_what_went_wrong_on_one() -> None:
+    assert together(2, disagree) == {
+        0: ("PeerLost", "case 7 cannot be read"),
+        1: ("UserError", "case 7 cannot be read"),
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_shards_hold_every_case_once_and_are_balanced(ranks: int) -> None:
+    slices = np.random.default_rng(0).integers(1, 30, 40).tolist()
+    shards = shard_cases(slices, ranks)
+    assert sorted(chain(*shards)) == list(range(40))
+    loads = [sum(slices[case] for case in shard) for shard in shards]
+    assert max(loads) - min(loads) <= max(slices)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_sum_to_the_batch_and_no_rank_takes_more_than_it_has(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    slices = random.integers(1, 50, random.integers(1, 9)).tolist()
+    batch = int(random.integers(len(slices), sum(slices) + 1))
+    shares = share_batch(batch, slices)
+    assert sum(shares) == batch
+    assert all(1 <= share <= own for share, own in zip(shares, slices, strict=True))
+    with pytest.raises(UserError, match=r"--optimiser.batch 2 is less than the 3 processes"):
+        share_batch(2, [5, 5, 5])
+
+
+def test_torchrun_says_a_mistake_in_one_line(phantoms: Path, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = ["-m", "discoseg", "train", str(phantoms), "--label", "nothing", "--out", str(tmp_path / "run")]
+    ended = subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=120)
+    said = [line for line in ended.stderr.splitlines() if line.startswith("discoseg:")]
+    assert len(said) == 1
+    assert "nothing" in said[0]
+    assert ended.returncode != 0
+    assert not (tmp_path / "run").exists()
