@@ -1,6 +1,10 @@
 """What only a GPU can show: recorded steps equal plain ones, selections equal the CPU's, trainings share the device."""
 
 import copy
+import csv
+import json
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -206,6 +210,7 @@ def test_a_resumed_training_goes_on_like_an_uninterrupted_one(examples: list[Exa
     np.testing.assert_allclose(losses[0], losses[1], rtol=5e-2)
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("method", ["crf+size", "penalty"])
 @pytest.mark.parametrize("name", ["unet", "enet"])
 def test_deterministic_trainings_repeat_to_the_byte(
@@ -234,3 +239,21 @@ def test_deterministic_trainings_of_several_structures_repeat_to_the_byte(
         _train(hearts, config, tmp_path / run, HEARTS_MODEL)
     once, again = ((tmp_path / run / "metrics.csv").read_bytes() for run in ("once", "again"))
     assert once == again
+=======
+@pytest.mark.parametrize("network", ["unet", "enet"])
+def test_ranks_train_on_gpus_and_one_process_goes_on(network: str, phantoms: Path, tmp_path: Path) -> None:
+    """Two ranks, which share a GPU by gloo if there is one alone, and have one each by NCCL if there are more."""
+    run = tmp_path / "run"
+    options = f"--label LV --method full --grid.shape 32 32 --network.name {network} --optimiser.batch 8 --device cuda"
+    command = ["-m", "discoseg", "train", str(phantoms), *options.split(), "--out", str(run)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run([*launcher, *command, "--epochs", "3"], check=True, timeout=300)
+    subprocess.run([sys.executable, *command, "--epochs", "4", "--resume"], check=True, timeout=300)
+    with (run / "metrics.csv").open(newline="") as file:
+        losses = [float(row["loss"]) for row in csv.DictReader(file)]
+    assert len(losses) == 4
+    assert losses[3] < losses[0]
+    ranks = json.loads((run / "run.json").read_text())["ranks"]
+    assert ranks["size"] == 2
+    assert ranks["backend"] == ("nccl" if torch.cuda.device_count() > 1 else "gloo")
+>>>>>>> h-ranks

@@ -66,6 +66,13 @@ def _base_config(arguments: Sequence[str]) -> Config:
     return load_config(preset or "default")
 
 
+def _again(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments with ``--resume`` where torchrun itself starts a training again that has begun."""
+    is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    begun = (Path(_option(arguments, "--out") or "") / "config.toml").is_file()
+    return [*arguments, "--resume"] if is_again and begun and "--resume" not in arguments else arguments
+
+
 def _option(arguments: Sequence[str], name: str) -> str | None:
     for index, argument in enumerate(arguments):
         if argument == name and index + 1 < len(arguments):
@@ -93,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # torchrun's: torch says on each rank what only we could change
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = _again(sys.argv[1:] if arguments is None else arguments)
     terminal = Terminal(json="--json" in arguments)  # until the arguments are understood
     command: Command | None = None
     try:

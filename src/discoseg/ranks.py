@@ -110,25 +110,20 @@ class Ranks:
             dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
         return int(largest)
 
-    def wait(self) -> None:
-        """Wait until all ranks are here."""
-        self.most(0)
-
     @contextmanager
     def agree(self) -> Iterator[None]:
         """Run a block in which ranks do not speak to each other; if it fails on one of them, it fails on all.
 
         The first of their errors is raised on all, which is what the user shall read, whoever tells it.
         """
+        if not self.several:
+            yield
+            return
         failure: BaseException | None = None
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
             failure = error
-        if not self.several:
-            if failure is not None:
-                raise failure
-            return
         try:
             told = self.gather(_describe(failure))
         except PeerLost:

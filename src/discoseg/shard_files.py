@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from discoseg.checkpoint import DamagedCheckpoint, load_meta, load_slices, load_tensors, previous_of, save_tensors
+from discoseg.errors import UserError
 from discoseg.ranks import ALONE, Ranks
 
 Tensors = dict[str, torch.Tensor]
@@ -71,12 +72,22 @@ class ShardFiles:
     def load(self, path: Path, into: Mapping[str, torch.Tensor]) -> tuple[Tensors, Meta]:
         """Return what a single process on this rank's cases would have saved; those of ``into`` may be filled.
 
-        A file that is missing or damaged is a `DamagedCheckpoint`.
+        A file that is missing, damaged or another checkpoint's is a `DamagedCheckpoint`.
         """
         meta = load_meta(path)
+        if "shards" not in meta and not self._ranks.several:
+            return load_tensors(path, into)
+        try:
+            return self._load_shards(path, meta, into)
+        except UserError:
+            raise
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise DamagedCheckpoint(f"{path}: its shards do not fit together") from error
+
+    def _load_shards(self, path: Path, meta: Meta, into: Mapping[str, torch.Tensor]) -> tuple[Tensors, Meta]:
         if "shards" not in meta:
-            return self._load_parts(path, meta, [path], into) if self._ranks.several else load_tensors(path, into)
-        files = [path.parent / name for name in meta["shards"]]
+            return self._load_parts(path, meta, [path], into)
+        files = [self._folder / Path(name).name for name in meta["shards"]]  # wherever it says that they are
         for file in files:
             if not file.is_file() or load_meta(file)["place"] != [meta["epoch"], meta["steps"]]:
                 raise DamagedCheckpoint(f"{path}: {file} is missing, or another checkpoint's")
@@ -104,14 +115,17 @@ class ShardFiles:
         held = {
             case: (file, at) for file, some in zip(files, cases, strict=True) for case, at in self._cases.places(some)
         }
+
+        def slices_of(case: str, name: str) -> torch.Tensor:
+            file, at = held[case]
+            return load_slices(file, name, at.start, at.stop)[0]
+
         for name, target in into.items():
             for case, own in self._cases.places(self._cases.own):
-                file, at = held[case]
-                target[:, own] = load_slices(file, name, at.start, at.stop)[0].to(target.device)
+                target[:, own] = slices_of(case, name).to(target.device)
             tensors[name] = target
-        sums = [(file, at) for file, at in map(held.__getitem__, self._cases.own)]
-        tensors["slice_sums"] = torch.cat([load_slices(f, "slice_sums", at.start, at.stop)[0] for f, at in sums], dim=1)
-        changes = _by_case(zip(cases, (part_meta["changes"] for _, part_meta in parts), strict=True))
+        tensors["slice_sums"] = torch.cat([slices_of(case, "slice_sums") for case in self._cases.own], dim=1)
+        changes = _by_case(zip(cases, (part_meta.get("changes", {}) for _, part_meta in parts), strict=True))
         own_changes = {
             name: [[epoch[case] for case in self._cases.own] for epoch in epochs] for name, epochs in changes.items()
         }
@@ -125,7 +139,9 @@ class ShardFiles:
         if self._ranks.rank < len(parts):
             own = {name: value for name, value in parts[self._ranks.rank].items() if name.startswith("random.")}
         else:
-            place = 1 + meta["epoch"] * 100_003 + meta["steps"]  # not what this rank began with in an earlier start
+            place = (
+                1 + meta["epoch"] * 100_003 + meta.get("steps", 0)
+            )  # not what this rank began with in an earlier start
             new = torch.Generator().manual_seed(self._ranks.own_seed(self._seed) + place).get_state()
             own = {"random.order": new, "random.torch": new}
         return {**own, "running.drawn": own["random.order"]}
@@ -163,7 +179,10 @@ class ShardFiles:
             return
         named: set[str] = set()
         for path in filter(Path.is_file, (self._latest, previous_of(self._latest))):
-            named |= set(load_meta(path).get("shards", []))
+            try:
+                named |= set(load_meta(path).get("shards", []))
+            except DamagedCheckpoint:  # nobody knows which it names; it is the one before, which the next one replaces
+                return
         for file in self._folder.iterdir():
             if f"{self._folder.name}/{file.name}" not in named:
                 file.unlink(missing_ok=True)
