@@ -16,14 +16,19 @@ import numpy as np
 import pytest
 import torch
 
+from discoseg import losses as plain_losses
 from discoseg import replay
 from discoseg import train as training
+from discoseg.checkpoint import load_tensors
 from discoseg.config import Config, Coupling, Method, NetworkConfig
 from discoseg.kernels import kernels_on
 from discoseg.material import Material
 from discoseg.networks import build_network
 from discoseg.networks.convolution import WeightGradients
+from discoseg.passes import PredictionPass, TrainingPass
+from discoseg.run import RunFolder
 from discoseg.selection import SizeSelector
+from discoseg.slices import stack_slices
 from discoseg.state import State
 from discoseg.train import train_on
 from discoseg.weak.examples import Example
@@ -210,7 +215,6 @@ def test_a_resumed_training_goes_on_like_an_uninterrupted_one(examples: list[Exa
     np.testing.assert_allclose(losses[0], losses[1], rtol=5e-2)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("method", ["crf+size", "penalty"])
 @pytest.mark.parametrize("name", ["unet", "enet"])
 def test_deterministic_trainings_repeat_to_the_byte(
@@ -239,7 +243,8 @@ def test_deterministic_trainings_of_several_structures_repeat_to_the_byte(
         _train(hearts, config, tmp_path / run, HEARTS_MODEL)
     once, again = ((tmp_path / run / "metrics.csv").read_bytes() for run in ("once", "again"))
     assert once == again
-=======
+
+
 @pytest.mark.parametrize("network", ["unet", "enet"])
 def test_ranks_train_on_gpus_and_one_process_goes_on(network: str, phantoms: Path, tmp_path: Path) -> None:
     """Two ranks, which share a GPU by gloo if there is one alone, and have one each by NCCL if there are more."""
@@ -256,4 +261,95 @@ def test_ranks_train_on_gpus_and_one_process_goes_on(network: str, phantoms: Pat
     ranks = json.loads((run / "run.json").read_text())["ranks"]
     assert ranks["size"] == 2
     assert ranks["backend"] == ("nccl" if torch.cuda.device_count() > 1 else "gloo")
->>>>>>> h-ranks
+
+
+def test_a_training_interrupted_inside_an_epoch_goes_on_like_an_uninterrupted_one(
+    examples: list[Example], tmp_path: Path
+) -> None:
+    """Interrupted before, at and after the recording of a step, and while volumes are predicted."""
+    config, run = replace(SMALL, epochs=4), tmp_path / "run"
+    with Material(examples[:3], examples[3:], CUDA) as material:
+        whole = train_on(material, config, tmp_path / "whole", model=MODEL)
+        for number, until in enumerate((0.3, 1.2, 1.7, 2.92)):
+
+            def interrupt(done: float, message: str, until: float = until) -> None:
+                if done >= until:
+                    raise KeyboardInterrupt
+
+            with pytest.raises(KeyboardInterrupt):
+                train_on(material, config, run, model=MODEL, resume=number > 0, progress=interrupt)
+        _, meta = load_tensors(RunFolder(run).latest)
+        assert (meta["epoch"], meta["steps"]) == (2, 4)
+        resumed = train_on(material, config, run, model=MODEL, resume=True)
+    losses = [[row["loss"] for row in state.history] for state in (whole, resumed)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=5e-2)
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_out_of_memory_splits_batches_and_records_them_anew(
+    recording: bool, examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of a plain step or of the recording: no step is lost, and the parts are recorded in their turn."""
+    take = TrainingPass._batch_losses
+    sizes: list[tuple[int, bool]] = []
+
+    def losses(self: TrainingPass, batch: torch.Tensor, *rest: Any) -> torch.Tensor:
+        terms = take(self, batch, *rest)
+        captured = torch.cuda.is_current_stream_capturing()
+        if len(batch) == 8 and captured == recording:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append((len(batch), captured))
+        return terms
+
+    monkeypatch.setattr(TrainingPass, "_batch_losses", losses)
+    with pytest.warns(UserWarning, match="a batch of 8 slices is taken in 2 parts"):
+        state = _train(examples, replace(SMALL, epochs=4), tmp_path / "run")
+    assert (4, True) in sizes
+    assert state.running.parts == 2
+    steps = {int(values["step"]) for values in state.optimiser.state_dict()["state"].values()}
+    assert steps == {16}  # four in each epoch
+    assert all(np.isfinite(row["loss"]) for row in state.history)
+
+
+def test_gradients_of_parts_add_up_on_the_device(examples: list[Example]) -> None:
+    """The weights' gradients, which go to a second stream, are those of the whole batch; statistics are given."""
+    slices = stack_slices(examples[:3], CUDA)
+    config = replace(SMALL, method="crf+size", augment=replace(SMALL.augment, noise=0.0))
+    gradients = []
+    for parts in (1, 3):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.manual_seed(0)
+            state = training.start_state(slices, config)
+            state.running.parts = parts
+            learn = TrainingPass(state, slices, config)
+            learn._draw()
+            for module in state.network.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    module.eval()
+            learn._train_next()
+            torch.cuda.synchronize()
+        gradients.append(torch.cat([p.grad.flatten() for p in state.network.parameters() if p.grad is not None]))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-2, atol=1e-4)
+
+
+def test_predictions_without_memory_are_halved_and_recorded_anew(
+    examples: list[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices = stack_slices(examples, CUDA)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        network = training.start_state(slices, SMALL).network
+        expected = PredictionPass(network, slices, SMALL).all().clone()
+        structures = plain_losses.structures
+
+        def scarce(logits: torch.Tensor) -> torch.Tensor:
+            if len(logits) > 5:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return structures(logits)
+
+        monkeypatch.setattr("discoseg.losses.structures", scarce)
+        said: list[str] = []
+        predict = PredictionPass(network, slices, SMALL, say=said.append)
+        for _ in range(2):
+            assert torch.cat(list(predict.run())).tolist() == list(range(len(slices)))
+            torch.testing.assert_close(predict.probability, expected, rtol=1e-3, atol=1e-4)
+    assert said[-1].startswith("out of memory in a prediction: 4 slices at a time")

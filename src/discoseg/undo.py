@@ -2,6 +2,7 @@
 
 import torch
 
+from discoseg.replay import undisturbing
 from discoseg.state import State
 
 
@@ -24,7 +25,10 @@ class Undo:
             torch._foreach_copy_(self._copies, self._changed)
         self._sums = state.slice_sums.clone()
         self._random = torch.get_rng_state()
-        self._random_cuda = torch.cuda.get_rng_state() if state.slice_sums.is_cuda else None
+        self._random_cuda: torch.Tensor | None = None
+        if state.slice_sums.is_cuda:
+            with undisturbing():
+                self._random_cuda = torch.cuda.get_rng_state()
 
     def restore(self) -> None:
         """Put back what `remember` noted last."""
@@ -33,5 +37,6 @@ class Undo:
         self._state.slice_sums.copy_(self._sums)
         torch.set_rng_state(self._random)
         if self._random_cuda is not None:
-            torch.cuda.set_rng_state(self._random_cuda)
+            with undisturbing():
+                torch.cuda.set_rng_state(self._random_cuda)
         self._state.optimiser.zero_grad(set_to_none=True)
