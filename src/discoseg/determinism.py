@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from discoseg.errors import UserError
-from discoseg.kernels import kernels_fit
+from discoseg.kernels import kernels_run_on
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
     if not wanted or device.type != "cuda":
         yield
         return
-    if not kernels_fit(torch.zeros(1, device=device)):
+    if not kernels_run_on(device):
         raise UserError("--deterministic on a GPU needs Triton and a C compiler (gcc or clang); install them")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses matrix products
     cudnn, memory = torch.backends.cudnn, torch.utils.deterministic
