@@ -25,7 +25,7 @@ from discoseg.errors import UserError
 from discoseg.workflow import fit
 from test_train import SMALL
 
-TINY = replace(SMALL, label="LV", method="full", epochs=60)
+TINY = replace(SMALL, label="LV", method="full", epochs=100)
 FINAL = "checkpoints/final.safetensors"
 NODE = {"Alive": True, "Resources": {"CPU": 8.0}}
 GPU_NODE = {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}}
@@ -148,7 +148,7 @@ class Cluster:
     def _ray(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats", *arguments]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(command, check=True, env=self.environment, timeout=120, **quiet)  # type: ignore[call-overload]
+        subprocess.run(command, check=True, env=self.environment, timeout=300, **quiet)  # type: ignore[call-overload]
 
     def _processes(self) -> dict[int, str]:
         found = {}
@@ -190,7 +190,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def _wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -220,7 +220,7 @@ def test_interrupted_resumed_and_with_a_node_killed_it_ends_in_the_same_bytes(
     with start() as process:
         _wait_for(lambda: all(_epochs(out / name) >= 3 for name in names), process)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 130
     assert said.splitlines()[-1].startswith("discoseg: interrupted; go on with: discoseg sweep ")
     assert not any((out / name / FINAL).exists() for name in names)
@@ -229,7 +229,7 @@ def test_interrupted_resumed_and_with_a_node_killed_it_ends_in_the_same_bytes(
     with start("--resume") as process:
         _wait_for(lambda: all(_epochs(out / name) >= reached[name] + 3 for name in names), process)
         cluster.kill_second()
-        _, said = process.communicate(timeout=240)
+        _, said = process.communicate(timeout=600)
     assert process.returncode == 2
     error = said.splitlines()[-1]
     assert error.startswith("discoseg: error: runs/bad: --method partial: every voxel is annotated already")
