@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench web clean
+.PHONY: demo test lint bench cluster web clean
 
 demo: $(VENV)/ready
 	$(BIN)/discoseg demo --out demo
@@ -18,6 +18,10 @@ lint: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,bench]"
 	$(BIN)/python bench/cut.py
+
+cluster: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export,web,cluster]"
+	$(BIN)/python -m pytest tests/test_ray.py
 
 web: src/discoseg/web/static/vendor/niivue.umd.js
 

@@ -215,6 +215,36 @@ def test_a_resumed_training_goes_on_like_an_uninterrupted_one(examples: list[Exa
     np.testing.assert_allclose(losses[0], losses[1], rtol=5e-2)
 
 
+@pytest.mark.parametrize("method", ["crf+size", "penalty"])
+@pytest.mark.parametrize("name", ["unet", "enet"])
+def test_deterministic_trainings_repeat_to_the_byte(
+    examples: list[Example], tmp_path: Path, name: Literal["unet", "enet"], method: Method
+) -> None:
+    """Also one that was stopped midway; torch's switches are as before afterwards."""
+    network = NetworkConfig(name=name, width=8, precision="bfloat16")
+    config = replace(SMALL, method=method, epochs=4, network=network, deterministic=True)
+    config = replace(config, augment=replace(SMALL.augment, noise=0.05))
+    for run in ("once", "again"):
+        _train(examples, config, tmp_path / run)
+    with Material(examples[:3], examples[3:], CUDA) as material:
+        train_on(material, replace(config, epochs=2), tmp_path / "resumed", model=MODEL)
+        train_on(material, config, tmp_path / "resumed", model=MODEL, resume=True)
+    for file in ("metrics.csv", "cases.csv", "checkpoints/final.safetensors"):
+        once, *others = ((tmp_path / run / file).read_bytes() for run in ("once", "again", "resumed"))
+        assert all(other == once for other in others), file
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_deterministic_trainings_of_several_structures_repeat_to_the_byte(
+    hearts: list[Example], tmp_path: Path
+) -> None:
+    config = replace(HEARTS, epochs=3, deterministic=True)
+    for run in ("once", "again"):
+        _train(hearts, config, tmp_path / run, HEARTS_MODEL)
+    once, again = ((tmp_path / run / "metrics.csv").read_bytes() for run in ("once", "again"))
+    assert once == again
+
+
 @pytest.mark.parametrize("network", ["unet", "enet"])
 def test_ranks_train_on_gpus_and_one_process_goes_on(network: str, phantoms: Path, tmp_path: Path) -> None:
     """Two ranks, which share a GPU by gloo if there is one alone, and have one each by NCCL if there are more."""

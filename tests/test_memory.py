@@ -44,6 +44,16 @@ def test_a_budget_is_given_out_once_and_the_rest_lies_in_nameless_files(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_small_arrays_share_files(tmp_path: Path) -> None:
+    """A file stays open as long as it is mapped, and a process may have a few thousand open."""
+    room, before = Memory(0.0, tmp_path), len(os.listdir("/proc/self/fd"))
+    kept = [room.keep(np.full(number + 1, number, np.int16)) for number in range(500)]
+    tensor = room.tensor((3, 5), torch.float32, CPU).fill_(2.5)
+    assert len(os.listdir("/proc/self/fd")) - before <= 1
+    assert all((array == number).all() and len(array) == number + 1 for number, array in enumerate(kept))
+    assert tensor.sum() == 37.5
+
+
 def test_training_ends_in_the_same_bytes_wherever_its_arrays_lie(
     examples: list[Example], hearts: list[Example], tmp_path: Path
 ) -> None:
@@ -98,7 +108,7 @@ def test_a_full_disk_is_known_before_a_run_begins(
 
     room = Memory(0.001, tmp_path / "scratch")
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(UserError, match=r"scratch: cannot hold 0\.00 GiB that --memory-gib .* No space left"):
+    with pytest.raises(UserError, match=r"scratch: cannot hold 0\.06 GiB that --memory-gib .* No space left"):
         _train(examples, SMALL, tmp_path / "run", room)
     assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match=r"--memory-gib -1 must be 0 or more"):

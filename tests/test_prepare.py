@@ -1,5 +1,6 @@
 """Preparation: values in [0, 1], geometry that finds its way back, a cache that notices every change."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -310,3 +311,14 @@ def test_prepared_grid_matches_the_files(phantoms: Path) -> None:
     assert item.voxel_ml == pytest.approx(image.voxel_ml)
     assert item.label is not None
     assert set(np.unique(item.label)) == {0, 1, 2, 3}
+
+
+def test_prepared_cases_keep_no_file_open(phantoms: Path, tmp_path: Path) -> None:
+    """Of ten thousand cases a process could not have as many open."""
+    prepared = prepare_cases(find_dataset(phantoms).cases, Grid((16, 16), orientation="LPS"), cache=tmp_path)
+    links = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert not [link for link in links if link.startswith(str(tmp_path))]
+    mapped = Path("/proc/self/maps").read_text().count(str(tmp_path))
+    assert mapped >= len(prepared)  # and yet the arrays are not copies in memory
+    with pytest.raises(ValueError, match="read-only"):
+        prepared[0].image[0] = 0

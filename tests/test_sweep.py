@@ -12,19 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from discoseg import sweep
+from discoseg import engines
 from discoseg.checkpoint import load_tensors
 from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
+from discoseg.engines import Job, Report, Started, local, processes, reporter
+from discoseg.engines.local import _data_settings, _without_bounds
 from discoseg.errors import UserError
 from discoseg.material import Material
 from discoseg.run import RunFolder
-from discoseg.sweep import _data_settings, _without_bounds, fit_many
+from discoseg.sweep import fit_many
 from discoseg.train import train_on
 from discoseg.weak.bounds import Bounds
 from discoseg.weak.examples import Example
@@ -40,7 +41,8 @@ FINAL = "checkpoints/final.safetensors"
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread for each of two trainings, as for those that tests compare them with."""
-    monkeypatch.setattr(sweep, "usable_cores", lambda: 2)
+    for module in (local, processes):
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
 
 
 def test_equals_one_after_the_other_and_resumes(phantoms: Path, tmp_path: Path) -> None:
@@ -75,17 +77,17 @@ def _interrupt_after_one(done: float, message: str) -> None:
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads in the place of processes, which take seconds to begin."""
 
-    def start(stack: ExitStack, workers: int) -> tuple[Any, Any, Any]:
-        reports, stop = queue.Queue[tuple[Path, float, str]](), threading.Event()
+    def start(stack: ExitStack, workers: int, device: str) -> Started:
+        reports, stop = queue.Queue[Report](), threading.Event()
         pool = stack.enter_context(ThreadPoolExecutor(workers))
 
-        def work(job: sweep.Job) -> None:
-            report = sweep._reporter(job.run, reports, stop)
-            fit(job.dataset, job.run, job.config, **job.sources, device="cpu", resume=job.resume, progress=report)
+        def work(job: Job) -> None:
+            report = reporter(job.run, reports.put, stop.is_set)
+            fit(job.dataset, job.run, job.config, **job.sources, device=device, resume=job.resume, progress=report)
 
-        return lambda job: pool.submit(work, job), reports, stop
+        return Started(workers, lambda job: pool.submit(work, job), reports, stop)
 
-    monkeypatch.setattr(sweep, "_start_processes", start)
+    monkeypatch.setattr(local, "start_processes", start)
 
 
 @pytest.mark.usefixtures("in_threads")
@@ -208,7 +210,7 @@ def test_trainings_end_with_the_process_that_began_them(tmp_path: Path) -> None:
     script.write_text(
         "import os, sys, time\n"
         "from contextlib import ExitStack\n"
-        "from discoseg import sweep\n"
+        "from discoseg.engines.processes import start_processes\n"
         "class Sleep:\n"
         "    @property\n"
         "    def run(self):  # what a training asks for first\n"
@@ -216,8 +218,7 @@ def test_trainings_end_with_the_process_that_began_them(tmp_path: Path) -> None:
         "        time.sleep(60)\n"
         "if __name__ == '__main__':\n"
         "    with ExitStack() as stack:\n"
-        "        submit, _, _ = sweep._start_processes(stack, 1)\n"
-        "        submit(Sleep())\n"
+        "        start_processes(stack, 1, 'cpu').submit(Sleep())\n"
         "        time.sleep(60)\n",
         encoding="utf-8",
     )
@@ -241,9 +242,9 @@ def _is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize(("every_s", "within"), [(0.0, 9), (1000.0, 1)])
 def test_reports_within_an_epoch_are_few(every_s: float, within: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "_REPORT_EVERY_S", every_s)
-    reports, stop = queue.Queue[tuple[Path, float, str]](), threading.Event()
-    report = sweep._reporter(Path("run"), reports, stop)
+    monkeypatch.setattr(engines, "_REPORT_EVERY_S", every_s)
+    reports = queue.Queue[Report]()
+    report = reporter(Path("run"), reports.put, lambda: False)
     for step in range(1, 10):
         report(step / 10, "")
     assert reports.qsize() == within

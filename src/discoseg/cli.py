@@ -19,6 +19,7 @@ from discoseg.commands import (
     Demo,
     Evaluate,
     Export,
+    Info,
     Next,
     Phantom,
     Predict,
@@ -45,7 +46,7 @@ def parse(arguments: Sequence[str]) -> Command:
     default = Train(dataset=tyro.MISSING, out=tyro.MISSING, config=_base_config(arguments))
     train = Annotated[Train, subcommand("train", default=default)]
     about_data = Union[Check, Seeds, Annotate]  # noqa: UP007
-    about_runs = Union[Predict, Export, Evaluate, Report, Next]  # noqa: UP007
+    about_runs = Union[Predict, Export, Evaluate, Report, Info, Next]  # noqa: UP007
     commands = Union[about_data, train, Sweep, about_runs, Phantom, Demo, Reproduce]  # noqa: UP007
     complaint = io.StringIO()
     try:

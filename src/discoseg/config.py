@@ -198,6 +198,9 @@ class Config:
     """Passes over all training slices."""
     seed: int = 0
     """Seed of everything random."""
+    deterministic: bool = False
+    """On a GPU: compute in such a way that the same command on the same machine gives the same numbers again, which is
+    slower. A CPU does so anyway."""
     size_eps: float | None = None
     """Size bounds of ±eps (a fraction, 0.1 is 10 %) around the true size, for experiments with masks."""
     size_ml: str | None = None

@@ -6,6 +6,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate
 from types import TracebackType
 
 import torch
@@ -68,7 +69,9 @@ class Material:
         self.pool = ThreadPoolExecutor(max(1, cores // ranks.local_size - driver))
         # Volumes with most to cut are predicted first: what is cut last should not take long.
         self.turns = sorted(range(len(training)), key=lambda index: -int((training[index].seeds < 0).sum()))
-        self.order = torch.cat([(self.slices.volume == index).nonzero().flatten() for index in self.turns])
+        starts = [0, *accumulate(len(example.seeds) for example in training)]
+        slices = [torch.arange(starts[index], starts[index + 1]) for index in self.turns]
+        self.order = torch.cat(slices).to(device)
         self._regions: dict[tuple[float, int, bool], list[Region]] = {}
         self._lock = threading.Lock()
         if device.type == "cuda":

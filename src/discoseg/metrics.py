@@ -22,20 +22,15 @@ def dice(mask: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
     return 2 * int(np.count_nonzero(mask & truth)) / total if total else 1.0
 
 
-def count_overlap(mask: Tensor, truth: Tensor, volume_of_slice: Tensor, volumes: int) -> Tensor:
-    """Count the voxels (3, V) int64 of each volume that both masks share, of the first, and of the second.
+def count_overlap(mask: Tensor, truth: Tensor) -> Tensor:
+    """Count the voxels (3, N) int64 of each slice that both masks (N, H, W) bool share, of the first, of the second."""
+    import torch
 
-    ``mask`` and ``truth`` (N, H, W) bool are slices of volumes, which ``volume_of_slice`` (N,) int64 numbers from 0 to
-    ``volumes`` − 1. Counts of parts of a stack add up to those of the whole.
-    """
-    counts = volume_of_slice.new_zeros(3, volumes)
-    for row, voxels in zip(counts, (mask & truth, mask, truth), strict=True):
-        row.index_add_(0, volume_of_slice, voxels.sum(dim=(1, 2)))
-    return counts
+    return torch.stack([voxels.sum(dim=(1, 2)) for voxels in (mask & truth, mask, truth)])
 
 
 def dice_by_volume(counts: Tensor) -> Tensor:
-    """Return the 3D Dice (…, V) of what `count_overlap` counts, (…, 3, V). Both empty: 1."""
+    """Return the 3D Dice (…, V) of what `count_overlap` counts, summed by volume, (…, 3, V). Both empty: 1."""
     common, size, true = counts.unbind(dim=-2)
     total = size + true
     return (2 * common / total.clamp(min=1)).where(total > 0, 1.0)

@@ -62,6 +62,7 @@ def undisturbing() -> AbstractContextManager[None]:
 class Replay:
     """Work that is recorded in a CUDA graph after a few plain runs and then replayed; on the CPU it is just called.
 
+    So it is where torch is to be deterministic: some of its operations then cannot be recorded.
     ``work`` takes nothing, returns nothing, and reads and writes the same tensors each time; what changes from one
     run to the next must stand in tensors that it reads. It never waits for the device. The recording itself does not
     run it, so the n-th call always does the n-th run, and a training takes the same steps with a graph and without.
@@ -69,7 +70,8 @@ class Replay:
 
     def __init__(self, work: Callable[[], None], device: torch.device) -> None:
         self._work: Callable[[], None] | None = work
-        self._plain_runs = _EAGER_RUNS if device.type == "cuda" else None
+        records = device.type == "cuda" and not torch.are_deterministic_algorithms_enabled()
+        self._plain_runs = _EAGER_RUNS if records else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._runs = 0
         self._ends: list[torch.cuda.Event] = []

@@ -1,6 +1,6 @@
 """The run folder: what a training leaves behind, each file whole at any time.
 
-config.toml      the resolved configuration           run.json       command, cases, label, versions, device, seed
+config.toml      the resolved configuration           run.json       command, cases, label, versions, hardware
 metrics.csv      one row an epoch                      timing.csv     seconds by phase, one row an epoch
 cases.csv        the last epoch, case by case          log.txt        the same for people
 next.csv         which training case to annotate next, by how much network and proposals disagree
@@ -31,7 +31,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg import __version__
 from discoseg.admm import Prior
 from discoseg.checkpoint import previous_of
 from discoseg.config import Config, to_toml
@@ -39,6 +38,7 @@ from discoseg.data.files import remove_unfinished, require_new_folder, write_ato
 from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
 from discoseg.ranks import ALONE, Ranks
+from discoseg.surroundings import hardware, versions
 from discoseg.weak.examples import Example
 
 _SNAPSHOT_CASES = 4
@@ -146,7 +146,8 @@ class RunFolder:
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
             "ranks": {"size": ranks.size, "machines": ranks.size // ranks.local_size, "backend": ranks.backend},
-            "versions": {"discoseg": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "hardware": hardware(device),
+            "versions": versions(),
             "platform": platform.platform(),
             "commit": _commit(),
         }

@@ -25,6 +25,7 @@ from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
 from discoseg.contours import Scored, contour_slices, write_contours
 from discoseg.data.memory import BOUNDLESS, Memory, budget_gib
+from discoseg.determinism import repeatable
 from discoseg.disagreement import Disagreement
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, assignment, expansion
@@ -113,6 +114,7 @@ def train_on(
     copied = 5 * len(config.priors) * len(material.slices.structures) * material.slices.seeds.numel()  # bytes
     room = material.device.type == "cuda" or material.memory.reserve(copied)  # a GPU's copy lies on the GPU
     with ExitStack() as stack:
+        stack.enter_context(repeatable(config.deterministic, material.device))
         stack.enter_context(_own_stream(material.device))
         with _seeding, undisturbing():
             torch.manual_seed(config.seed)
@@ -404,7 +406,7 @@ def _proposers(material: Material, config: Config) -> dict[PriorName, Proposer]:
             material.pool,
             material.device,
             turns=material.turns,
-            foresee=material.idle_cores,
+            foresee=material.idle_cores and not config.deterministic,  # a guess rounds, if it comes in time
             sizes=sizes_to_choose(material.training, config.admm) if config.calibrates else None,
             memory=material.memory,
         )

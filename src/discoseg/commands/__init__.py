@@ -6,11 +6,24 @@ Heavy imports stand inside the commands that need them, so that ``discoseg --hel
 from discoseg.commands.annotation import Annotate
 from discoseg.commands.data import Check, Phantom, Seeds
 from discoseg.commands.experiments import Demo, Reproduce
-from discoseg.commands.results import Evaluate, Export, Next, Predict, Report
+from discoseg.commands.results import Evaluate, Export, Info, Next, Predict, Report
 from discoseg.commands.training import Sweep, Train
 
 Command = (
-    Check | Seeds | Annotate | Train | Sweep | Predict | Export | Evaluate | Report | Next | Phantom | Demo | Reproduce
+    Check
+    | Seeds
+    | Annotate
+    | Train
+    | Sweep
+    | Predict
+    | Export
+    | Evaluate
+    | Report
+    | Info
+    | Next
+    | Phantom
+    | Demo
+    | Reproduce
 )
 
 __all__ = [
@@ -20,6 +33,7 @@ __all__ = [
     "Demo",
     "Evaluate",
     "Export",
+    "Info",
     "Next",
     "Phantom",
     "Predict",

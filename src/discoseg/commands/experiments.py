@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from discoseg.commands.options import Device, Voice, same_again
+from discoseg.commands.options import Cluster, Device, Voice, same_again
+from discoseg.errors import UserError
 from discoseg.experiments.plan import What
 from discoseg.interruption import interruptible
 from discoseg.terminal import Terminal
@@ -39,7 +40,7 @@ class Demo(Voice):
 
 
 @dataclass(frozen=True)
-class Reproduce(Voice):
+class Reproduce(Cluster, Voice):
     """Make the paper's tables and figures from the datasets; finished trainings are kept, begun ones go on."""
 
     what: Positional[What]
@@ -64,12 +65,16 @@ class Reproduce(Voice):
     """Stop trainings after so many epochs of their schedule; the best epoch is then one of the whole training, too."""
     device: Device = "auto"
     """Where to train; auto takes CUDA where there is one."""
+    deterministic: bool = False
+    """Let all trainings repeat exactly on a GPU too (see train --deterministic)."""
 
     def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
         from discoseg.experiments.plan import Length, plan
         from discoseg.experiments.reproduce import reproduce
 
+        if self.jobs is not None and self.jobs < 1:
+            raise UserError(f"--jobs {self.jobs} must be at least 1")
         planned = plan(self.what, seeds=self.seeds, variants=self.variants)
         length = Length(self.epochs, self.until)
         epochs = {cell.name: cell.config(length=length).epochs for cell in planned}
@@ -82,10 +87,10 @@ class Reproduce(Voice):
                 only=self.only,
                 variants=self.variants,
                 seeds=self.seeds,
-                jobs=self.jobs,
+                engine=self.make_engine(self.device, self.jobs),
                 epochs=self.epochs,
                 until=self.until,
-                device=self.device,
+                deterministic=self.deterministic,
                 progress=lambda run, done, message: progress.epoch(run.name, done, epochs[run.name], message),
                 finished=lambda result: terminal.say(
                     f"{result.cell.name}: 3D Dice {result.best_dice:.3f} (epoch {result.best_epoch}), "

@@ -5,9 +5,14 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from discoseg.errors import UserError
+
+if TYPE_CHECKING:
+    from discoseg.engines import Engine
 
 DatasetArgument = Positional[Annotated[Path, arg(metavar="DATASET")]]
 Device = Literal["auto", "cpu", "cuda"]
@@ -41,3 +46,31 @@ def _launcher() -> list[str]:
     here = os.environ.get("LOCAL_WORLD_SIZE", processes)
     machines = [] if here == processes else ["..."]
     return ["torchrun", *machines, "--nproc-per-node", here, "-m", "discoseg"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where several trainings run: options of sweep and reproduce."""
+
+    engine: Literal["local", "ray"] = "local"
+    """On this machine, or on a Ray cluster (docs/cluster.md), where lost trainings go on from their checkpoints."""
+    address: str | None = None
+    """With --engine ray: HOST:PORT of the cluster's head, or auto for the cluster that runs here. By default that of
+    RAY_ADDRESS, else one is started on this machine for the while."""
+    cpus_per_training: int = 1
+    """With --engine ray: cores of a node that a training gets."""
+    gpus_per_training: float | None = None
+    """With --engine ray: GPUs that a training gets; 0.5 lets two share one, which is the default where there are
+    GPUs."""
+
+    def make_engine(self, device: str, at_once: int | None) -> "Engine":
+        """Return the engine that is asked for."""
+        if self.engine == "ray":
+            from discoseg.engines.on_ray import RayEngine
+
+            return RayEngine(self.address, self.cpus_per_training, self.gpus_per_training, device, at_once)
+        from discoseg.engines.local import LocalEngine
+
+        if self.address is not None or self.gpus_per_training is not None or self.cpus_per_training != 1:
+            raise UserError("--address, --cpus-per-training and --gpus-per-training are for --engine ray: add that")
+        return LocalEngine(device, at_once)

@@ -238,3 +238,20 @@ class Next(Voice):
         cases = rank_cases(self.run_folder, top=self.top)
         print_cases(self.run_folder, cases, console=terminal.answers)
         return terminal.finish({"run": self.run_folder, "cases": [asdict(case) for case in cases]})
+
+
+@dataclass(frozen=True)
+class Info(Voice):
+    """Say of a run where it stands, and what made it: versions, commit, hardware, data, command, settings."""
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Run folder of a training that is finished, interrupted or still runs."""
+
+    def run(self, terminal: Terminal) -> int:
+        """Run the command; return the exit status."""
+        from discoseg.about_run import describe_run, say_run
+
+        facts = describe_run(self.run_folder)
+        for line in say_run(facts):
+            terminal.answers.print(line, markup=False, highlight=False, soft_wrap=True)
+        return terminal.finish(facts)

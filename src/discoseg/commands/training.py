@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from discoseg.commands.options import DatasetArgument, Device, Voice, same_again
+from discoseg.commands.options import Cluster, DatasetArgument, Device, Voice, same_again
 from discoseg.commands.runs import say_scores, summarise_run
 from discoseg.config import Config
 from discoseg.errors import UserError
@@ -115,7 +115,7 @@ class Train(Voice):
 
 
 @dataclass(frozen=True)
-class Sweep(Voice):
+class Sweep(Cluster, Voice):
     """Train several configurations on one dataset, some of them at a time."""
 
     dataset: DatasetArgument
@@ -140,6 +140,8 @@ class Sweep(Voice):
     in files in the cache (a GPU holds all slices). By default half of the machine's."""
     resume: bool = False
     """Leave finished runs as they are and go on with those begun, with the sources they were started with."""
+    deterministic: bool = False
+    """Let all of them repeat exactly on a GPU too, as if each configuration said so (see train --deterministic)."""
 
     def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
@@ -151,6 +153,8 @@ class Sweep(Voice):
         if self.at_once is not None and self.at_once < 1:
             raise UserError(f"--at-once {self.at_once} must be at least 1")
         runs = {self.out / Path(source).stem: load_config(source) for source in self.configs}
+        if self.deterministic:
+            runs = {run: replace(config, deterministic=True) for run, config in runs.items()}
         if len(runs) < len(self.configs):
             raise UserError("--configs: two of them have the same name, so their runs would have the same folder")
         with interruptible(), terminal.progress() as progress:
@@ -160,8 +164,7 @@ class Sweep(Voice):
                 seeds=self.seeds,
                 split=self.split,
                 validation_fraction=self.validation_fraction,
-                device=self.device,
-                at_once=self.at_once,
+                engine=self.make_engine(self.device, self.at_once),
                 memory_gib=self.memory_gib,
                 resume=self.resume,
                 progress=lambda run, done, message: progress.epoch(run.name, done, runs[run].epochs, message),

@@ -151,11 +151,11 @@ def _missing_maps(
     unlabelled = [case.name for case in training if case.label is None]
     if weak is None and training and len(unlabelled) == len(training):
         return [], ["no training case has a label map: training needs a folder of weak label maps"]
-    by_bounds = [name for name in unlabelled if name in bounded and name not in maps]
+    by_bounds = dict.fromkeys(name for name in unlabelled if name in bounded and name not in maps)
     warnings = []
     if by_bounds:
         warnings.append(
-            f"{len(by_bounds)} of {len(training)} training cases have no annotation, such as {by_bounds[0]}: "
+            f"{len(by_bounds)} of {len(training)} training cases have no annotation, such as {next(iter(by_bounds))}: "
             "they train by their size bounds alone"
         )
     if weak is None:

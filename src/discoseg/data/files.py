@@ -117,15 +117,6 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def allow_open_files() -> None:
-    """Let this process have as many files open as it may: a mapped file stays open, and 1,024 is a common limit."""
-    with suppress(ImportError, ValueError, OSError):  # Windows has no such limit; macOS may refuse
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def flush_to_disk(path: Path) -> None:
     """Wait until a file's content is on the disk, so that a rename never outruns it."""
     with path.open("rb+") as file:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 _SHARE = 0.5  # of the machine's memory that is the budget, unless another is given
+_SHARED_FILE_BYTES = 2**26
+_ALIGN = 64  # bytes, for vector instructions
 _GROUPS = Path("/sys/fs/cgroup")
 _LIMITS = {  # by the kind of control group (the second version has none): where they are, and the file of a limit
     "": (_GROUPS, "memory.max"),
@@ -46,6 +48,7 @@ class Memory:
         self._left = gib * GIB
         self._folder = folder
         self._lock = threading.Lock()
+        self._shared = memoryview(b"")  # what is left of the last file that small arrays share
 
     def reserve(self, size_bytes: int) -> bool:
         """Take a part of the budget, if it is still there; say whether it was."""
@@ -58,7 +61,7 @@ class Memory:
         """Return an array itself where the budget has room for it, else a copy in a file."""
         if self.reserve(array.nbytes):
             return array
-        copy = np.frombuffer(self._map_file(array.nbytes), array.dtype).reshape(array.shape)
+        copy = np.frombuffer(self._place(array.nbytes), array.dtype).reshape(array.shape)
         copy[...] = array
         return copy
 
@@ -69,7 +72,17 @@ class Memory:
         size_bytes = math.prod(shape) * dtype.itemsize
         if device.type != "cpu" or self.reserve(size_bytes):
             return torch.empty(shape, dtype=dtype, device=device)
-        return torch.frombuffer(self._map_file(size_bytes), dtype=dtype).view(shape)
+        return torch.frombuffer(self._place(size_bytes), dtype=dtype).view(shape)
+
+    def _place(self, size_bytes: int) -> memoryview:
+        """Return room in a file; what is small shares one with others, as a mapped file stays open."""
+        if size_bytes > _SHARED_FILE_BYTES:
+            return memoryview(self._map_file(size_bytes))
+        with self._lock:
+            if size_bytes > len(self._shared):
+                self._shared = memoryview(self._map_file(_SHARED_FILE_BYTES))
+            place, self._shared = self._shared[:size_bytes], self._shared[-(-size_bytes // _ALIGN) * _ALIGN :]
+            return place
 
     def _map_file(self, size_bytes: int) -> mmap.mmap:
         """Return a mapped file without a name; the disk has room for all of it, or this is a :class:`UserError`."""

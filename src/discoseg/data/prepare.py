@@ -5,7 +5,6 @@ results are cached on disk, keyed by the files' contents and the settings, so th
 cached arrays are memory-mapped, so a case costs memory only while it is used.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -23,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.config import Axis
-from discoseg.data.files import allow_open_files, channel_of, file_of, usable_cores
+from discoseg.data.files import channel_of, file_of, usable_cores
 from discoseg.data.layouts import Case
+from discoseg.data.mapped import map_array
 from discoseg.data.metaimage import data_file
 from discoseg.data.volume import (
     Volume,
@@ -40,9 +40,7 @@ from discoseg.errors import UserError
 
 _T = TypeVar("_T", bound=np.generic)
 _VERSION = 3  # of what is cached; raise it when preparation changes
-# numpy reads a file's header with Python's parser, which in Python 3.11 can fail when two threads use it at a time
-# (CPython issue 106905: "AST constructor recursion depth mismatch").
-_parsing = threading.Lock()
+_mapping = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,6 @@ def prepare_cases(
 ) -> list[Prepared]:
     """Bring cases onto the grid, several at once, through the cache (:func:`default_cache` when None)."""
     folder = cache or default_cache()
-    allow_open_files()
     prepared: list[Prepared] = []
     with ThreadPoolExecutor(usable_cores()) as pool:
         for item in pool.map(lambda case: prepare_case(case, grid, folder), cases):
@@ -261,14 +258,12 @@ def _cached(
                 reason = error.strerror or error
                 raise UserError(f"cannot write to the cache {cache}: {reason}; set DISCOSEG_CACHE elsewhere") from error
     try:
-        with _parsing:
-            array = np.load(entry / "array.npy", mmap_mode="r")
+        with _mapping:
+            array = map_array(entry / "array.npy")
         return array, json.loads((entry / "meta.json").read_text("utf-8"))
+    except UserError:
+        raise
     except (OSError, ValueError) as error:  # a crash of the machine can leave an entry without its content
-        if isinstance(error, OSError) and error.errno == errno.EMFILE:
-            raise UserError(
-                "a case keeps two or three files open, and no more may be: raise it by 'ulimit -n'"
-            ) from error
         raise UserError(f"{entry}: this entry of the cache is damaged; remove it and start again") from error
 
 

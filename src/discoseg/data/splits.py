@@ -38,7 +38,8 @@ def split_cases(
     if "train" in entry:
         training = _select(split, entry["train"], cases)
     else:
-        training = [case for case in cases if case not in validation]
+        held_out = {case.name for case in validation}
+        training = [case for case in cases if case.name not in held_out]
     for patient in sorted({case.patient for case in training} & {case.patient for case in validation}):
         raise UserError(f"{split} puts {patient} into both training and validation: keep a patient on one side")
     if not training:
@@ -90,7 +91,8 @@ def _select(path: Path, names: Any, cases: list[Case]) -> list[Case]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path}: {names!r} must be a list of patient or case names")
     known = {case.name for case in cases} | {case.patient for case in cases}
+    wanted = set(names)
     for name in names:
         if name not in known:
             raise UserError(f"{path}: {name!r} is no patient or case that can train or validate")
-    return [case for case in cases if case.name in names or case.patient in names]
+    return [case for case in cases if case.name in wanted or case.patient in wanted]

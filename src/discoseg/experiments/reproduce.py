@@ -11,13 +11,15 @@ result are not made again, those begun go on. Results of several machines merge 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from discoseg.data.files import make_folder_whole, write_atomically
 from discoseg.data.layouts import Case, Dataset, find_dataset
 from discoseg.data.splits import split_cases
+from discoseg.engines import Engine
+from discoseg.engines.local import LocalEngine
 from discoseg.errors import UserError
 from discoseg.experiments import tables
 from discoseg.experiments.pictures import Shown, compare_methods
@@ -61,6 +63,8 @@ def reproduce(
     epochs: int | None = None,
     until: int | None = None,
     device: str = "auto",
+    engine: Engine | None = None,
+    deterministic: bool = False,
     tasks: Sequence[Task] = ALL_TASKS,
     progress: RunProgress = lambda run, done, message: None,
     finished: Callable[[Result], None] = lambda result: None,
@@ -70,12 +74,16 @@ def reproduce(
     ``only`` is a pattern of the names of trainings to make, ``variants`` are those of ablations or a search; all
     results that are there are shown. ``seeds`` is the number of random seeds, ``epochs`` another length for all
     trainings (the learning rate's decay is scaled along), ``until`` the epoch after which they stop in their schedules.
-    ``finished`` is called with each new result. A training that fails stops no other; in the end all failures are
+    ``engine``, by default this machine's ``device``, has its own number of ``jobs``. ``finished`` is called with each
+    new result. A training that fails stops no other; in the end all failures are
     raised together.
     """
     for name, value in (("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
             raise UserError(f"--{name} {value} must be at least 1")
+    engine = LocalEngine(device, jobs) if engine is None else engine
+    if deterministic:
+        tasks = [replace(task, config=replace(task.config, deterministic=True)) for task in tasks]
     planned = plan(what, seeds=seeds, variants=variants, tasks=tasks)
     wanted = [cell for cell in planned if fnmatchcase(cell.name, only)]
     if not wanted:
@@ -99,7 +107,7 @@ def reproduce(
             else:
                 require_same_settings(results[cell.name], config, path)
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
-    failures = _make(missing, results, data, out, jobs, length, device, tasks, progress, finished)
+    failures = _make(missing, results, data, out, length, engine, tasks, progress, finished)
     made.results = [results[cell.name] for cell in cells if cell.name in results]
     if made.results:
         require_same_cases(made.results)
@@ -124,9 +132,8 @@ def _make(
     results: dict[str, Result],
     data: Path,
     out: Path,
-    jobs: int | None,
     length: Length,
-    device: str,
+    engine: Engine,
     tasks: Sequence[Task],
     progress: RunProgress,
     finished: Callable[[Result], None],
@@ -152,7 +159,7 @@ def _make(
     try:
         for task, group in _groups(missing, tasks):
             try:
-                _train(task, group, data, out, jobs=jobs, length=length, device=device, tasks=tasks, progress=report)
+                _train(task, group, data, out, length=length, engine=engine, tasks=tasks, progress=report)
             except UserError as error:
                 failures.append(str(error))
     finally:
@@ -189,9 +196,8 @@ def _train(
     data: Path,
     out: Path,
     *,
-    jobs: int | None,
     length: Length,
-    device: str,
+    engine: Engine,
     tasks: Sequence[Task],
     progress: RunProgress,
 ) -> None:
@@ -210,7 +216,7 @@ def _train(
         folder = data / task.seeds
         _require_validation(dataset, split)
     runs = {out / "runs" / cell.name: cell.config(tasks, length) for cell in cells}
-    fit_many(dataset, runs, seeds=folder, split=split, device=device, at_once=jobs, resume=True, progress=progress)
+    fit_many(dataset, runs, seeds=folder, split=split, engine=engine, resume=True, progress=progress)
 
 
 def _require_validation(dataset: Path, split: Path | None) -> tuple[Dataset, list[Case]]:

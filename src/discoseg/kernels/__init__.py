@@ -38,6 +38,11 @@ def kernels_fit(x: Tensor) -> bool:
     return x.device.type in _devices and x.dtype in _DTYPES and x.numel() > 0 and not traced and _has_triton()
 
 
+def kernels_run_on(device: torch.device) -> bool:
+    """Say whether there are kernels for tensors on a device, of types and in places that suit them."""
+    return device.type in _devices and _has_triton()
+
+
 @cache
 def _has_triton() -> bool:
     if find_spec("triton") is None:
