@@ -33,6 +33,7 @@ from discoseg.config import (
 )
 from discoseg.errors import UserError
 from discoseg.passes import TrainingPass
+from discoseg.predict import load_model
 from discoseg.report import write_report
 from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
@@ -144,6 +145,34 @@ def test_an_interruption_after_an_epoch_loses_nothing(examples: list[Example], t
     _run(examples, config, tmp_path / "run", resume=True)
     _run(examples, config, tmp_path / "whole")
     assert _files(tmp_path / "run") == _files(tmp_path / "whole")
+
+
+def test_without_validation_the_bounds_choose_the_model(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the last three of six epochs the first two keep the most bounds, and the later of them counts."""
+    shares = iter([0.9, 0.9, 0.2, 0.7, 0.7, 0.5])
+
+    def score(*arguments: Any, prefix: str) -> dict[str, float]:
+        return {"train_inside_bounds": next(shares)} if prefix == "train" else {}
+
+    monkeypatch.setattr(training, "summarise_cases", score)
+    config = replace(SMALL, epochs=6, method="size")
+    train(examples[:2], [], config, tmp_path / "run", model=MODEL, device="cpu")
+    folder = RunFolder(tmp_path / "run")
+    assert folder.model("best") == folder.model("bounds") == folder.bounds
+    assert load_tensors(folder.bounds)[1]["epoch"] == 5
+    assert load_tensors(folder.model("final"))[1]["epoch"] == 6
+
+
+def test_without_bounds_the_last_model_is_the_best(examples: list[Example], tmp_path: Path) -> None:
+    unbounded = [replace(example, bounds=None) for example in examples[:2]]
+    config = replace(SMALL, epochs=1, method="partial")
+    train(unbounded, [], config, tmp_path / "run", model=MODEL, device="cpu")
+    folder = RunFolder(tmp_path / "run")
+    assert folder.model("best") == folder.final
+    with pytest.raises(UserError, match="trained without size bounds"):
+        load_model(tmp_path / "run", checkpoint="bounds")
 
 
 def test_no_training_begins_while_another_is_recorded(examples: list[Example], tmp_path: Path) -> None:

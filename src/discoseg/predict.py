@@ -21,7 +21,7 @@ from discoseg.errors import UserError
 from discoseg.images import image_like, volume_from_image
 from discoseg.networks import build_network
 from discoseg.postprocess import NO_POSTPROCESSING, Postprocessing
-from discoseg.run import RunFolder
+from discoseg.run import ModelName, RunFolder
 from discoseg.state import network_tensors
 from discoseg.train import choose_device
 from discoseg.uncertainty import class_entropy, predict_views
@@ -169,16 +169,19 @@ class Model:
         return classes.like(np.array([0, *self.labels.values()], np.uint8)[classes.array])
 
 
-def load_model(path: Path | str, *, device: str = "auto", checkpoint: str = "best") -> Model:
-    """Load a run folder's ``best`` or ``final`` model, or a checkpoint file.
+def load_model(path: Path | str, *, device: str = "auto", checkpoint: ModelName = "best") -> Model:
+    """Load a run folder's ``best``, ``bounds`` or ``final`` model, or a checkpoint file.
 
-    A run without validation cases has no best epoch; its final model takes that place. The ``latest`` checkpoint of a
-    training that still runs needs the run.json of its folder.
+    A run without validation cases has no best epoch; the model of the epoch with the most training structures within
+    their bounds takes that place, or the final one where there are no bounds. The ``latest`` checkpoint of a training
+    that still runs needs the run.json of its folder.
     """
     file = path = Path(path)
     if path.is_dir():
         run = RunFolder(path)
-        file = run.best if checkpoint == "best" and run.best.is_file() else run.final
+        file = run.model(checkpoint)
+        if not file.is_file() and checkpoint == "bounds" and run.final.is_file():
+            raise UserError(f"{path}: was trained without size bounds, so none chose a model; use --checkpoint final")
         if not file.is_file():
             raise UserError(f"{path}: no model in it ({file.relative_to(path)}); finish its training first")
     tensors, meta = load_tensors(file)

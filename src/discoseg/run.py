@@ -4,7 +4,7 @@ config.toml      the resolved configuration           run.json       command, ca
 metrics.csv      one row an epoch                      timing.csv     seconds by phase, one row an epoch
 cases.csv        the last epoch, case by case          log.txt        the same for people
 next.csv         which training case to annotate next, by how much network and proposals disagree
-checkpoints/     latest (to resume) and the one before it, best and final (to predict)
+checkpoints/     latest (to resume) and the one before it; best, bounds and final (to predict)
 snapshots/       a slice of a few cases at several epochs: image, truth, seeds, proposals, probability
 contours.npz     the last epoch, a slice of the best cases, the worst and some between
 report.html      a page about all of this, and tensorboard/ its curves (discoseg.report.live), where they are wanted
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ from discoseg.surroundings import hardware, versions
 from discoseg.weak.examples import Example
 
 _SNAPSHOT_CASES = 4
+
+ModelName = Literal["best", "bounds", "final"]
+"""Which model of a run: :meth:`RunFolder.model`."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,20 @@ class RunFolder:
         return self.root / "checkpoints" / "best.safetensors"
 
     @property
+    def bounds(self) -> Path:
+        """The model of the epoch, in the second half, with the most training structures within their bounds."""
+        return self.root / "checkpoints" / "bounds.safetensors"
+
+    @property
     def final(self) -> Path:
         """The model after the last epoch."""
         return self.root / "checkpoints" / "final.safetensors"
+
+    def model(self, checkpoint: ModelName) -> Path:
+        """Return the file of a model: ``best`` by validation, where nothing validates by bounds, or else the last."""
+        if checkpoint == "best":
+            return next((file for file in (self.best, self.bounds) if file.is_file()), self.final)
+        return self.bounds if checkpoint == "bounds" else self.final
 
     @property
     def snapshots(self) -> Path:

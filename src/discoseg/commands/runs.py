@@ -17,7 +17,7 @@ def summarise_run(run: Path) -> dict[str, Any]:
     best = max((row for row in metrics if "val_dice" in row), key=lambda row: row["val_dice"], default=None)
     return {
         "run": run,
-        "model": folder.best if folder.best.is_file() else folder.final,
+        "model": folder.model("best"),
         "method": load_run_config(run / "config.toml").method,
         "epochs": len(metrics),
         "training_cases": len(cases["training"]),
