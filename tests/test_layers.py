@@ -27,6 +27,7 @@ LAYERS = [
     {"weak"},
     {"discrete", "data", "thinning"},
     {"config", "terminal"},
+    {"texts"},
     {"errors"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -164,9 +164,10 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
 def print_evaluation(evaluation: Evaluation, *, console: "Console | None" = None) -> None:
     """Print a table of the cases with mean and deviation of each label below, and what one side misses."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from discoseg.terminal.console import Console
 
     names = evaluation.names or {}
     parted = any(score.part for score in evaluation.scores)

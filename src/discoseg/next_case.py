@@ -74,9 +74,10 @@ def explain(measures: Mapping[str, float]) -> str:
 
 def print_cases(run: Path, cases: Sequence[NextCase], *, console: "Console | None" = None) -> None:
     """Print the cases as a table."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from discoseg.terminal.console import Console
 
     console = console or Console()
     if not cases:

@@ -1,16 +1,37 @@
 """Volumes from and to SimpleITK's images, whose world is LPS+ mm: x and y change their sign."""
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from discoseg.data.detached import require_own_data
 from discoseg.data.files import file_of, image_suffix
 from discoseg.data.volume import Header, Volume, choose_channel, same_geometry
 from discoseg.errors import UserError
 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0])
+READERS = {
+    ".mhd": "MetaImageIO",
+    ".mha": "MetaImageIO",
+    ".nrrd": "NrrdImageIO",
+    ".png": "PNGImageIO",
+    ".tif": "TIFFImageIO",
+    ".tiff": "TIFFImageIO",
+}
+
+
+def open_itk(path: Path) -> tuple[Any, int]:
+    """Return SimpleITK's reader of a file, whose header it has read, and how many bytes of voxels that announces."""
+    import SimpleITK
+
+    reader = _read_information(file_of(path))
+    bits = re.search(r"(\d+)-bit", SimpleITK.GetPixelIDValueAsString(reader.GetPixelID()))
+    voxels = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
+    return reader, voxels * (int(bits[1]) if bits else 64) // 8
 
 
 def volume_from_itk(image: Any, path: Path) -> Volume:
@@ -45,7 +66,10 @@ def read_itk_header(path: Path) -> tuple[NDArray[np.float64], int]:
 def _read_information(path: Path) -> Any:
     import SimpleITK
 
+    require_own_data(path)
+    SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)  # an error of ours says it in one line
     reader = SimpleITK.ImageFileReader()
+    reader.SetImageIO(READERS[image_suffix(path)])
     reader.SetFileName(str(path))
     try:
         reader.ReadImageInformation()

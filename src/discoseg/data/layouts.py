@@ -14,6 +14,7 @@ from discoseg.data.files import (
     list_images,
     strip_suffix,
 )
+from discoseg.data.names import require_name
 from discoseg.errors import UserError
 
 WEAK_ENDINGS = ("", "_scribble", "_seeds", "_weak")
@@ -46,6 +47,15 @@ class Dataset:
     labels: dict[str, int]  # with "background": 0
     ignore: int  # the label value that means "not annotated"
     split: Path | None = None  # file beside the images that says which cases validate
+
+    def __post_init__(self) -> None:
+        for name in self.labels:
+            require_name(name, self.root, "structure")
+        for case in self.cases:
+            require_name(case.name, self.root)
+            for what, word in (("patient", case.patient), ("group", case.group)):
+                if word:
+                    require_name(word, self.root, what)
 
     def label_value(self, label: str) -> int:
         """Return the value of a foreground label given by its name or value: "LV" or "3" is 3 in ACDC."""

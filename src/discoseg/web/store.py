@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from discoseg.data.detached import data_file
 from discoseg.data.files import image_suffix, require_new_folder, write_atomically
 from discoseg.data.layouts import Case, Dataset
-from discoseg.data.metaimage import data_file
 from discoseg.data.volume import Volume, format_shape, write_volume
 from discoseg.errors import UserError
 from discoseg.weak.clicks import Click, write_clicks

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from discoseg.config import Config, Method, load_config, load_run_config
+from discoseg.data.detached import data_file
 from discoseg.data.files import make_folder_whole, write_atomically
-from discoseg.data.metaimage import data_file
 from discoseg.errors import UserError
 from discoseg.web.annotator import Annotator
 from discoseg.web.locks import try_lock
