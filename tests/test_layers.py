@@ -23,7 +23,7 @@ LAYERS = [
     {"state", "run", "scores", "proposals", "multipliers"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
     {"certified", "regions"},
-    {"kernels", "postprocess", "images", "volumes", "enforce"},
+    {"kernels", "postprocess", "images", "volumes", "enforce", "checkpoint_header"},
     {"weak"},
     {"discrete", "data", "thinning"},
     {"config", "terminal"},

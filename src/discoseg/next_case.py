@@ -4,7 +4,6 @@ Training writes the table (:mod:`discoseg.disagreement`); its slices are those o
 sees those of the image file, which may have other axes.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from discoseg.data.layouts import find_dataset
 from discoseg.data.orientation import turn_axes
 from discoseg.data.volume import read_orientation
 from discoseg.errors import UserError
+from discoseg.texts import read_json
 from discoseg.weak.tables import read_table
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _Files:
 
     def __init__(self, run: Path) -> None:
         try:
-            facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
+            facts = read_json(run / "run.json")
             self._grid = str(facts["model"]["orientation"])
             dataset = find_dataset(facts["sources"]["dataset"])
             self._images = {case.name: case.images[0] for case in dataset.cases}

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from discoseg import __version__
 from discoseg.admm import Prior
 from discoseg.config import Config, to_toml
-from discoseg.data.files import require_new_folder, write_atomically
+from discoseg.data.files import no_follow, require_new_folder, write_atomically
 from discoseg.errors import UserError
 from discoseg.weak.examples import Example
 
@@ -241,7 +241,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _append(path: Path, text: str) -> None:
     try:
-        with path.open("a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=no_follow) as file:
             file.write(text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; the last checkpoint is kept") from error

@@ -1,6 +1,5 @@
 """From a folder of files to a trained run: find the cases, split, prepare, annotate, train."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
 from discoseg.run import RunFolder
 from discoseg.state import State
+from discoseg.texts import read_json
 from discoseg.train import Progress, train
 from discoseg.weak.examples import Example, chosen_labels, training_examples, validation_examples
 
@@ -124,7 +124,7 @@ def recorded_sources(run: Path) -> dict[str, Any]:
     """Return what :func:`fit` was called with when ``run`` was made: seeds, split, validation_fraction."""
     RunFolder.require_usable(run, resume=True)
     try:
-        recorded = json.loads((run / "run.json").read_text(encoding="utf-8"))["sources"]
+        recorded = read_json(run / "run.json")["sources"]
         sources = {name: recorded[name] for name in ("seeds", "split", "validation_fraction")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

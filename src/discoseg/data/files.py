@@ -116,6 +116,11 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def no_follow(path: str, flags: int) -> int:
+    """Open a file for the built-in ``open``, but never through a symbolic link in the place of the file."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def flush_to_disk(path: Path) -> None:
     """Wait until a file's content is on the disk, so that a rename never outruns it."""
     with path.open("rb+") as file:

@@ -22,7 +22,7 @@ SCANNER, ALIGNED = 1, 2  # NIfTI's codes for the space an affine leads to
 NIFTI_2 = (b"\x1c\x02\0\0", b"\0\0\x02\x1c")  # its header's length, 540, in either byte order
 LONGEST_HEADER = 544  # bytes, of NIfTI-2 with the flag of its extensions
 MOST_EXTENSIONS = 64 * 2**20  # bytes before the voxels
-DAMAGE = (OSError, EOFError, zlib.error, ValueError, OverflowError, MemoryError)  # what a bad file can end in
+DAMAGE = (OSError, EOFError, zlib.error, ValueError, OverflowError)  # what a bad file can end in
 
 _thread = threading.local()  # whether this thread reads a file
 

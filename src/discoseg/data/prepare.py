@@ -262,7 +262,7 @@ def _cached(
                 raise UserError(f"cannot write to the cache {cache}: {reason}; set DISCOSEG_CACHE elsewhere") from error
     try:
         with _parsing:
-            array = np.load(entry / "array.npy", mmap_mode="r")
+            array = np.load(entry / "array.npy", mmap_mode="r", allow_pickle=False)
         return array, json.loads((entry / "meta.json").read_text("utf-8"))
     except (OSError, ValueError) as error:  # a crash of the machine can leave an entry without its content
         if isinstance(error, OSError) and error.errno == errno.EMFILE:

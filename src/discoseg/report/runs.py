@@ -2,10 +2,6 @@
 
 import csv
 import io
-import json
-import tomllib
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from discoseg.data.arrays import DAMAGE, read_npz
 from discoseg.errors import UserError
+from discoseg.texts import parse_json, parse_toml, read_bytes
 
 Floats = NDArray[np.float64]
 Slice = dict[str, NDArray[Any]]
@@ -149,16 +147,15 @@ def _list_snapshots(folder: Path) -> list[tuple[int, Path]]:
 def _read_slices(path: Path) -> tuple[dict[str, Slice], list[str]]:
     """A file's slices by case, and the cases' splits where it has them."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+        arrays = read_npz(path)
         slices: list[Slice] = [{} for _ in arrays["names"]]
         names, splits = (arrays.pop(key, np.array([])).tolist() for key in ("names", "splits"))
         for key, array in arrays.items():
             index, kind = key.split(".")
             slices[int(index)][kind] = array
-    except (zipfile.BadZipFile, zlib.error, ValueError, LookupError, EOFError, OSError) as error:
+        return dict(zip(map(str, names), slices, strict=True)), list(map(str, splits))
+    except (*DAMAGE, TypeError) as error:
         raise UserError(f"{path}: broken snapshot: {error}") from error
-    return dict(zip(names, slices, strict=True)), splits
 
 
 def _read_contours(path: Path) -> dict[str, Contour]:
@@ -173,7 +170,9 @@ def _read_contours(path: Path) -> dict[str, Contour]:
 def read_text(path: Path, if_missing: str = "") -> str:
     """Read a UTF-8 file that must exist; ``if_missing`` says what it means where it does not."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode("utf-8")
+    except UserError:
+        raise
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist{f', {if_missing}' if if_missing else ''}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -182,13 +181,13 @@ def read_text(path: Path, if_missing: str = "") -> str:
 
 def _parse_toml(path: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
 
 
 def _parse_json(path: Path, text: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(text))
+        return dict(parse_json(text))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: not valid JSON: {error}") from error
