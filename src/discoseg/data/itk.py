@@ -2,14 +2,17 @@
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.data.detached import require_own_data
 from discoseg.data.files import file_of, image_suffix
+from discoseg.data.meta_header import data_file
+from discoseg.data.nrrd_header import require_nrrd_header
+from discoseg.data.png_header import require_png_header
 from discoseg.data.volume import Header, Volume, choose_channel, same_geometry
 from discoseg.errors import UserError
 
@@ -21,6 +24,11 @@ READERS = {
     ".png": "PNGImageIO",
     ".tif": "TIFFImageIO",
     ".tiff": "TIFFImageIO",
+}
+_REQUIRE: dict[str, Callable[[Path], object]] = {  # what refuses headers that SimpleITK would trust
+    "MetaImageIO": data_file,
+    "NrrdImageIO": require_nrrd_header,
+    "PNGImageIO": require_png_header,
 }
 
 
@@ -66,7 +74,7 @@ def read_itk_header(path: Path) -> tuple[NDArray[np.float64], int]:
 def _read_information(path: Path) -> Any:
     import SimpleITK
 
-    require_own_data(path)
+    _REQUIRE[READERS[image_suffix(path)]](path)
     SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)  # an error of ours says it in one line
     reader = SimpleITK.ImageFileReader()
     reader.SetImageIO(READERS[image_suffix(path)])
@@ -81,9 +89,13 @@ def _read_information(path: Path) -> Any:
 
 def _header(image: Any) -> Header:
     """Return the geometry of an image, or of a reader that has read its information."""
-    geometry = _geometry_3d(image)
+    return header_of(_geometry_3d(image), tuple((*image.GetSize(), 1)[2::-1]))
+
+
+def header_of(geometry: dict[str, tuple[float, ...]], shape: tuple[int, ...]) -> Header:
+    """Return SimpleITK's origin, spacing and direction of a volume of `shape` (z, y, x) as a header."""
     x, y, z = geometry["spacing"]
-    return Header(_affine(geometry), (z, y, x), tuple((*image.GetSize(), 1)[2::-1]), itk=geometry)
+    return Header(_affine(geometry), (z, y, x), shape, itk=geometry)
 
 
 def itk_from_volume(volume: Volume) -> Any:

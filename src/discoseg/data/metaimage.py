@@ -1,19 +1,17 @@
 """MetaImage files (.mhd, .mha) through SimpleITK, with the checks of their data that it leaves out."""
 
 import os
-import re
 import tempfile
 import zlib
 from pathlib import Path
 
 from discoseg.data.announced import DEFLATE, SLACK_BYTES, require_room
-from discoseg.data.detached import data_file, read_meta_header
 from discoseg.data.files import file_of, flush_to_disk
 from discoseg.data.itk import itk_from_volume, open_itk, volume_from_itk
+from discoseg.data.meta_header import data_file, read_meta_header
 from discoseg.data.volume import Volume
 from discoseg.errors import UserError
 
-MOST_AXES = 5
 LONGEST_NUMBER = 8  # bytes that a number of a text takes once it is read
 ANY_WRAPPER = 47  # zlib's number for "zlib or gzip, whichever it is"
 
@@ -33,35 +31,32 @@ def _read(path: Path) -> Volume:
     data = data_file(file)
     if data is not None and not data.is_file():
         raise UserError(f"{path} cannot be read: its data file {data.name} does not exist")
-    skipped = length if data is None else max(0, _number(entries.get("HeaderSize", "0")))
+    skipped = length if data is None else max(0, int(entries.get("HeaderSize", "0")))
     stored = (data or file).stat().st_size - skipped
     compressed = entries.get("CompressedData", "").lower() == "true"
-    if _number(entries.get("NDims", "0")) > MOST_AXES or _number(entries.get("CompressedDataSize", "0")) > stored:
+    if int(entries.get("CompressedDataSize", "0")) > stored:
         raise UserError(f"{path} cannot be read: its header is damaged")
     reader, voxel_bytes = open_itk(path)
     text = entries.get("BinaryData", "").lower() == "false"
     require_room(path, voxel_bytes, stored, ratio=DEFLATE if compressed else LONGEST_NUMBER if text else 1)
     if compressed:
-        _require_whole(data or file, skipped, voxel_bytes)
+        _require_whole(data or file, skipped, int(entries.get("CompressedDataSize", stored)), voxel_bytes)
     return volume_from_itk(reader.Execute(), path)
 
 
-def _require_whole(file: Path, skipped: int, voxel_bytes: int) -> None:
+def _require_whole(file: Path, skipped: int, stored: int, voxel_bytes: int) -> None:
     """Refuse damaged compressed data, which SimpleITK reads as if all were well, and more than was announced."""
     stream, unpacked = zlib.decompressobj(ANY_WRAPPER), 0
     with file.open("rb") as opened:
         opened.seek(skipped)
         while not stream.eof and unpacked <= voxel_bytes + SLACK_BYTES:
-            packed = stream.unconsumed_tail or opened.read(SLACK_BYTES)
+            packed = stream.unconsumed_tail or opened.read(min(stored, SLACK_BYTES))
             if not packed:
                 raise zlib.error("truncated")
+            stored -= 0 if stream.unconsumed_tail else len(packed)
             unpacked += len(stream.decompress(packed, SLACK_BYTES))  # to the end, where the checksum is
     if not stream.eof or unpacked < voxel_bytes:
         raise zlib.error("another length than announced")
-
-
-def _number(text: str) -> int:
-    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else 2**60
 
 
 def write_metaimage(path: Path, volume: Volume) -> None:

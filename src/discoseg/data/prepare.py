@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.config import Axis
-from discoseg.data.detached import data_file
 from discoseg.data.files import allow_open_files, channel_of, file_of, usable_cores
 from discoseg.data.layouts import Case
+from discoseg.data.meta_header import data_file
 from discoseg.data.volume import (
     Volume,
     describe_bad_voxels,

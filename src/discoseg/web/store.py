@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from discoseg.data.detached import data_file
 from discoseg.data.files import image_suffix, require_new_folder, write_atomically
 from discoseg.data.layouts import Case, Dataset
+from discoseg.data.meta_header import data_file
 from discoseg.data.volume import Volume, write_volume
 from discoseg.errors import UserError
 from discoseg.texts import read_json

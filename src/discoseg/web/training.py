@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from discoseg.config import Config, Method, load_config, load_run_config
-from discoseg.data.detached import data_file
 from discoseg.data.files import make_folder_whole, no_follow, write_atomically
+from discoseg.data.meta_header import data_file
 from discoseg.errors import UserError
 from discoseg.texts import read_json
 from discoseg.web.annotator import Annotator
