@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -65,6 +66,10 @@ def run_targets(shop: Workshop) -> dict[str, Target]:
         text = render(read_runs([run]), {})
         assert "<script>alert" not in text, "a script from a file"
 
+    def configured(path: Path) -> None:
+        report(path)
+        load_run_config(path)
+
     def score(path: Path) -> None:
         read_evaluations({"run": path}, [])
 
@@ -74,7 +79,7 @@ def run_targets(shop: Workshop) -> dict[str, Target]:
     return {
         "model": make(model, mutations.mutate_checkpoint, lambda p: load_model(p, device="cpu"), predict),
         "checkpoint": make(latest, mutations.mutate_checkpoint, lambda p: load_slices(p, "size.proposal2", 0, 3)),
-        "config.toml": make(run / "config.toml", mutations.mutate_header, load_run_config),
+        "config.toml": make(run / "config.toml", mutations.mutate_header, configured),
         "next.csv": make(run / "next.csv", mutations.mutate_header, lambda p: rank_cases(run), ["next", run]),
         "run.json": make(run / "run.json", mutations.mutate_json, report, write_page),
         "metrics.csv": make(run / "metrics.csv", mutations.mutate_header, report, write_page),
@@ -112,11 +117,17 @@ def server_targets(shop: Workshop) -> dict[str, Target]:
             request = json.loads(data)
         except (ValueError, RecursionError):
             request = {"method": "PUT", "path": "/api/cases/heart_1/click", "body": data.decode("latin-1")}
-        if isinstance(request, dict) and request.get("path") not in ("/api/events", "/api/training"):
-            asyncio.run(_ask(guard, request))
+        if not isinstance(request, dict) or request.get("path") in ("/api/events", "/api/training"):
+            return
+        if isinstance(body := request.get("body"), dict) and body.get("revision") == 0:
+            body["revision"] = annotator.store.record("heart_1").revision
+        asyncio.run(_ask(guard, request))
 
     def open_annotations(path: Path) -> None:
-        Annotator(dataset, other, structures={"LV": 1}).store.close()
+        copy = shop.folder / "copy"  # whose layers it may take for left over
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(other, copy)
+        Annotator(dataset, copy, structures={"LV": 1}).store.close()
 
     layers = next((other / "layers").iterdir())
     return {
@@ -140,7 +151,12 @@ async def _ask(guard: Any, request: dict[str, Any]) -> None:
     body = request.get("body", "")
     content = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else json.dumps(body).encode()
     given = request.get("headers")
-    headers = {"host": "127.0.0.1:80", "x-token": TOKEN, "content-length": str(len(content))}
+    headers = {
+        "host": "127.0.0.1:80",
+        "x-token": TOKEN,
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+    }
     headers |= given if isinstance(given, dict) else {}
     path, query = str(request.get("path")), str(request.get("query", ""))
     scope = {
@@ -153,7 +169,10 @@ async def _ask(guard: Any, request: dict[str, Any]) -> None:
         "raw_path": path.encode("utf-8", "surrogatepass"),
         "query_string": query.encode("utf-8", "surrogatepass"),
         "root_path": "",
-        "headers": [(str(n).lower().encode("utf-8", "surrogatepass"), str(v).encode("utf-8", "surrogatepass")) for n, v in headers.items()],
+        "headers": [
+            (str(n).lower().encode("utf-8", "surrogatepass"), str(v).encode("utf-8", "surrogatepass"))
+            for n, v in headers.items()
+        ],
         "client": ("127.0.0.1", 5),
         "server": ("127.0.0.1", 80),
     }
@@ -174,5 +193,3 @@ async def _ask(guard: Any, request: dict[str, Any]) -> None:
         detail = json.loads(answer)["detail"] if answer else ""
         assert "\n" not in detail, f"several lines: {detail!r}"
         raise UserError(f"{status}: {detail}")
-
-

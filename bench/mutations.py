@@ -16,7 +16,21 @@ from typing import Any
 
 Mutation = Callable[[bytes, Random], bytes]
 
-NUMBERS = ("0", "-1", "1e999", "-1e999", "nan", "inf", "2147483648", "-2147483649", "9" * 40, "1e-320", "0x10", "1,5", "")
+NUMBERS = (
+    "0",
+    "-1",
+    "1e999",
+    "-1e999",
+    "nan",
+    "inf",
+    "2147483648",
+    "-2147483649",
+    "9" * 40,
+    "1e-320",
+    "0x10",
+    "1,5",
+    "",
+)
 WORDS = (
     "\x00",
     "\n",
@@ -85,7 +99,16 @@ def _overwrite(data: bytes, rng: Random) -> bytes:
 
 
 def _magic(data: bytes, rng: Random) -> bytes:
-    kinds = (b"\x1f\x8b\x08\0", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*", b"NRRD0005\n", b"PK\x03\x04", b"\x80\x04\x95", b"\0" * 8)
+    kinds = (
+        b"\x1f\x8b\x08\0",
+        b"\x89PNG\r\n\x1a\n",
+        b"II*\0",
+        b"MM\0*",
+        b"NRRD0005\n",
+        b"PK\x03\x04",
+        b"\x80\x04\x95",
+        b"\0" * 8,
+    )
     start = rng.choice(kinds)
     return start + data[len(start) :]
 
@@ -94,7 +117,18 @@ def _recode(data: bytes, rng: Random) -> bytes:
     return rng.choice((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")) + data
 
 
-_BYTES: tuple[Mutation, ...] = (_flip, _flip, _truncate, _insert, _repeat, _remove, _overwrite, _overwrite, _magic, _recode)
+_BYTES: tuple[Mutation, ...] = (
+    _flip,
+    _flip,
+    _truncate,
+    _insert,
+    _repeat,
+    _remove,
+    _overwrite,
+    _overwrite,
+    _magic,
+    _recode,
+)
 
 # offset and struct's code of the fields of a NIfTI-1 header
 _NIFTI = [

@@ -19,6 +19,7 @@ from discoseg.weak.tables import read_table
 if TYPE_CHECKING:
     from rich.console import Console
 
+_NEEDED = ("score", "open_vox", "seeded_percent", "entropy", "slice", "slices")
 _NAMES = {"crf": "CRF", "size": "size"}
 
 
@@ -51,8 +52,10 @@ def rank_cases(run: Path, *, top: int | None = None) -> list[NextCase]:
     if not (run / "next.csv").is_file():
         raise UserError(f"{run}: no next.csv, no epoch is finished yet; an older run has one after another epoch")
     rows = []
-    for row in read_table(run / "next.csv", (("score", "open_vox", "entropy", "slice", "slices"),)):
+    for row in read_table(run / "next.csv", (_NEEDED,)):
         numbers = {column: row.number(column) for column, text in row.cells.items() if column != "case" and text}
+        if missing := [column for column in _NEEDED if column not in numbers]:
+            raise UserError(f"{row.where}: {missing[0]} is empty; train another epoch to have the table anew")
         if numbers["open_vox"]:
             rows.append((row.case, numbers))
     rows.sort(key=lambda row: -row[1]["score"])  # stable: ties stay in the table's order

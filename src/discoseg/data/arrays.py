@@ -4,6 +4,7 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,10 @@ def _read(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with file.open(member) as stream:
         version = npy.read_magic(stream)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read_header(stream, max_header_size=_MOST_HEADER)
+        try:
+            shape, fortran, dtype = read_header(stream, max_header_size=_MOST_HEADER)
+        except (TokenError, SyntaxError, TypeError, RecursionError) as error:
+            raise ValueError(f"{member.filename} has a broken header") from error
         if dtype.kind not in "biufU" or min(shape, default=1) < 0:
             raise ValueError(f"{member.filename} holds {dtype}")
         content = stream.read()  # as long as the archive says, or an error

@@ -49,13 +49,13 @@ def _require_whole(file: Path, skipped: int, stored: int, voxel_bytes: int) -> N
     stream, unpacked = zlib.decompressobj(ANY_WRAPPER), 0
     with file.open("rb") as opened:
         opened.seek(skipped)
-        while not stream.eof and unpacked <= voxel_bytes + SLACK_BYTES:
+        while not stream.eof and unpacked <= voxel_bytes:
             packed = stream.unconsumed_tail or opened.read(min(stored, SLACK_BYTES))
             if not packed:
                 raise zlib.error("truncated")
             stored -= 0 if stream.unconsumed_tail else len(packed)
             unpacked += len(stream.decompress(packed, SLACK_BYTES))  # to the end, where the checksum is
-    if not stream.eof or unpacked < voxel_bytes:
+    if not stream.eof or unpacked != voxel_bytes:
         raise zlib.error("another length than announced")
 
 

@@ -1,7 +1,9 @@
 """TIFF files through Pillow: pages are slices, colours are channels. SimpleITK can crash on a damaged one."""
 
 import math
+import os
 import struct
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from discoseg.errors import UserError
 X_RESOLUTION, Y_RESOLUTION, RESOLUTION_UNIT = 282, 283, 296
 _UNIT_MM = {2: 25.4, 3: 10.0}  # inch, centimetre
 _CHANNELS = {"L": 1, "I;16": 1, "I;16B": 1, "I": 1, "F": 1, "RGB": 3, "1": 1, "P": 3, "RGBA": 3}  # by Pillow's mode
+_one_at_a_time = threading.Lock()
 _READ_AS = {"1": "L", "P": "RGB", "RGBA": "RGB"}  # opacity is no channel
 
 
@@ -62,7 +65,7 @@ def _opened(file: Path) -> Iterator[Any]:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(file, formats=["TIFF"]) as image:
+        with _quietly(), warnings.catch_warnings(action="ignore"), Image.open(file, formats=["TIFF"]) as image:
             yield image
     except UserError:
         raise
@@ -70,6 +73,20 @@ def _opened(file: Path) -> Iterator[Any]:
         raise UserError(f"{file} cannot be read: it may be truncated or damaged") from error
     except Image.DecompressionBombError as error:
         raise UserError(f"{file}: a page of more pixels than Pillow reads; save it as .nii.gz or .nrrd") from error
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep libtiff from printing what it thinks of a file beside our one line, for which it offers no other way."""
+    with _one_at_a_time:
+        before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            os.close(nowhere)
 
 
 def _header(file: Path, image: Any, page: Page, count: int) -> tuple[Header, int]:

@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 
 from discoseg.data.arrays import DAMAGE, read_npz
 from discoseg.errors import UserError
+from discoseg.report.soundness import are_epochs, require_facts, require_settings, require_slice
 from discoseg.texts import parse_json, parse_toml, read_bytes
 
 Floats = NDArray[np.float64]
 Slice = dict[str, NDArray[Any]]
 """A case's slice (H, W) at one epoch: image, seeds, probability and, if they exist, truth, crf and size."""
+
+_SNAPSHOT = ("image", "seeds", "probability")  # what each of its slices has
+_LARGEST = 1e15  # of a finite number in a table
 
 
 @dataclass(frozen=True)
@@ -92,18 +96,25 @@ def _read_run(root: Path, name: str) -> Run:
     config_text = read_text(root / "config.toml", "so this is no run folder")
     path, timing, cases = root / "metrics.csv", root / "timing.csv", root / "cases.csv"
     metrics = read_columns(path, if_missing="no epoch is finished yet")
-    if not metrics or np.isnan(metrics["epoch"]).any():
+    if not metrics or not are_epochs(metrics["epoch"]):
         raise UserError(f"{path}: broken, it needs one row an epoch, with its number in the column epoch")
+    times = read_columns(timing) if timing.is_file() else {}
+    if times and not (are_epochs(times["epoch"]) and all(((s >= 0) & (s < np.inf)).all() for s in times.values())):
+        raise UserError(f"{timing}: broken, it needs one row an epoch, and seconds in the other columns")
+    config = _parse_toml(root / "config.toml", config_text)
+    facts = _parse_json(root / "run.json", read_text(root / "run.json", "so this is no run folder"))
+    require_settings(root / "config.toml", config)
+    require_facts(root / "run.json", facts)
     return Run(
         name=name,
         root=root,
-        config=_parse_toml(root / "config.toml", config_text),
+        config=config,
         config_text=config_text,
-        facts=_parse_json(root / "run.json", read_text(root / "run.json", "so this is no run folder")),
+        facts=facts,
         metrics=metrics,
-        timing=read_columns(timing) if timing.is_file() else {},
+        timing=times,
         cases=read_rows(cases, needs=("case", "split")) if cases.is_file() else [],
-        snapshots={epoch: _read_slices(path)[0] for epoch, path in _list_snapshots(root / "snapshots")},
+        snapshots={epoch: _read_slices(path, _SNAPSHOT)[0] for epoch, path in _list_snapshots(root / "snapshots")},
         contours=_read_contours(root / "contours.npz"),
     )
 
@@ -127,9 +138,12 @@ def read_rows(path: Path, *, needs: Sequence[str] = (), if_missing: str = "") ->
 def number(path: Path, column: str, text: str | float | None) -> float:
     """The number in a table's cell; nan where it is empty."""
     try:
-        return float(text) if text not in ("", None) else np.nan
-    except ValueError as error:
-        raise UserError(f"{path}: broken, column {column} holds {text!r} where a number belongs") from error
+        value = float(text) if text not in ("", None) else np.nan
+    except (ValueError, TypeError, OverflowError):
+        value = _LARGEST * 2
+    if _LARGEST < abs(value) < np.inf:
+        raise UserError(f"{path}: broken, column {column} holds {text!r} where a number belongs")
+    return value
 
 
 def read_columns(path: Path, *, if_missing: str = "") -> dict[str, Floats]:
@@ -144,7 +158,7 @@ def _list_snapshots(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(epoch), path) for epoch, path in numbered if epoch.isdecimal())
 
 
-def _read_slices(path: Path) -> tuple[dict[str, Slice], list[str]]:
+def _read_slices(path: Path, needed: Sequence[str]) -> tuple[dict[str, Slice], list[str]]:
     """A file's slices by case, and the cases' splits where it has them."""
     try:
         arrays = read_npz(path)
@@ -153,6 +167,8 @@ def _read_slices(path: Path) -> tuple[dict[str, Slice], list[str]]:
         for key, array in arrays.items():
             index, kind = key.split(".")
             slices[int(index)][kind] = array
+        for shown in slices:
+            require_slice(shown, needed)
         return dict(zip(map(str, names), slices, strict=True)), list(map(str, splits))
     except (*DAMAGE, TypeError) as error:
         raise UserError(f"{path}: broken snapshot: {error}") from error
@@ -161,7 +177,7 @@ def _read_slices(path: Path) -> tuple[dict[str, Slice], list[str]]:
 def _read_contours(path: Path) -> dict[str, Contour]:
     if not path.is_file():
         return {}
-    slices, splits = _read_slices(path)
+    slices, splits = _read_slices(path, ("image", "mask"))
     if len(splits) != len(slices):
         raise UserError(f"{path}: broken, it does not say of every case whether it trained or validated")
     return {case: Contour(split, shown) for (case, shown), split in zip(slices.items(), splits, strict=True)}

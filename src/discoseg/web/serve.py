@@ -95,7 +95,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _token(path: Path) -> str:
     """Return the folder's token: kept, for the user alone to read, so that an open page survives a restart."""
     if path.is_file():
-        kept = path.read_text(encoding="ascii").strip()
+        kept = path.read_text(encoding="ascii", errors="replace").strip()
         if len(kept) >= 32:
             return kept
     token = secrets.token_urlsafe(32)
