@@ -11,6 +11,7 @@ MOST_LINE = 1000  # characters
 _MOST_HEADER = 2**20  # bytes
 _ENTRY = b"ElementDataFile"
 _NUMBER = r"[-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][-+]?\d{1,4})?"
+_LARGEST = 1e30  # what is more overflows a float
 _COUNT = r"\d{1,10}"
 _WORD = r"[A-Za-z0-9_]{1,40}"
 # What the values of an entry are, and how many there are by the number of axes; entries that are not here mean nothing.
@@ -81,6 +82,9 @@ def read_meta_header(path: Path) -> tuple[dict[str, str], int]:
         values = entries.get(name, "").split()
         number = int(axes) ** power if re.fullmatch("[1-5]", axes) else 1
         early = power and name in entries and axes and order.index(name) < order.index("NDims")
-        if early or len(values) != number or not all(re.fullmatch(kind, value) for value in values):
+        fitting = all(re.fullmatch(kind, value) for value in values)
+        if kind == _NUMBER and fitting:
+            fitting = all(abs(float(value)) < _LARGEST for value in values)
+        if early or len(values) != number or not fitting:
             raise UserError(f"{damaged}: {name} = {entries.get(name, '')[:80]}")
     return entries, length
