@@ -7,6 +7,7 @@ n-th input of a family depends on the seed alone.
 """
 
 import argparse
+import math
 import multiprocessing
 import os
 import resource
@@ -66,7 +67,7 @@ def work(pipe: Connection, folder: Path, seed: int) -> None:
     printed = os.open(folder / "stderr", os.O_RDWR | os.O_CREAT | os.O_APPEND)
     os.dup2(printed, 2)
     resource.setrlimit(resource.RLIMIT_AS, (_virtual_bytes() + 8 * MEMORY_MIB * 2**20,) * 2)
-    pipe.send(list(targets))
+    pipe.send({name: target.share for name, target in targets.items()})
     while True:
         name, number = pipe.recv()
         target = targets[name]
@@ -121,7 +122,7 @@ class Worker:
         self._process = context.Process(target=work, args=(other, Path(self._folder.name), self._seed), daemon=True)
         self._process.start()
         other.close()
-        self.families: list[str] = self._pipe.recv()
+        self.families: dict[str, float] = self._pipe.recv()
 
     def read(self, name: str, number: int) -> tuple[str, float, float]:
         """Return what became of an input, the seconds it took, and by how many MiB memory grew."""
@@ -167,10 +168,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, default=Path("fuzz-defects"), help="folder for inputs with defects")
     options = parser.parse_args(arguments)
     worker = Worker(options.seed)
-    families = [name for name in worker.families if not options.only or name in options.only]
-    each, defects, total, begun = -(-options.inputs // len(families)), 0, Counter[str](), time.monotonic()
+    shares = {name: share for name, share in worker.families.items() if not options.only or name in options.only}
+    unit, defects, total, begun = options.inputs / sum(shares.values()), 0, Counter[str](), time.monotonic()
     print("| family | inputs | read | refused | defects | slowest s | memory MiB |\n|---|---|---|---|---|---|---|")
-    for name in families:
+    for name, share in shares.items():
+        each = math.ceil(unit * share)
         tally = fuzz(worker, name, each)
         counts = " | ".join(str(tally.outcomes[key]) for key in ("read", "refused", "defect"))
         print(f"| {name} | {each} | {counts} | {tally.slowest_s:.2f} | {tally.grown_mib:.0f} |", flush=True)
@@ -182,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _keep(options.keep, name, options.seed, [int(line.split(":")[0]) for line in tally.defects])
     worker.close()
     counts = " | ".join(str(total[key]) for key in ("read", "refused", "defect"))
-    print(f"| all | {each * len(families)} | {counts} | | |\n{time.monotonic() - begun:.0f} s")
+    print(f"| all | {sum(total.values())} | {counts} | | |\n{time.monotonic() - begun:.0f} s")
     return min(defects, 100)
 
 

@@ -15,6 +15,14 @@ from discoseg.errors import UserError
 from fuzz_targets import CONFIG, SHAPE, Target, Workshop
 
 TOKEN = "t" * 40
+_PAGES = (
+    "config.toml",
+    "run.json",
+    "metrics.csv",
+    "timing.csv",
+    "scores of cases",
+    "contours.npz",
+)  # of which one is made
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"method": "GET", "path": "/api/dataset", "body": ""},
     {"method": "GET", "path": "/api/cases/heart_1", "body": ""},
@@ -76,7 +84,7 @@ def run_targets(shop: Workshop) -> dict[str, Target]:
     model, latest = run / "checkpoints" / "final.safetensors", run / "checkpoints" / "latest.safetensors"
     predict = ["predict", None, dataset / "imagesTr" / "nothing.nii", "--out", folder / "never", "--device", "cpu"]
     write_page = ["report", run, "--out", page]
-    return {
+    targets = {
         "model": make(model, mutations.mutate_checkpoint, lambda p: load_model(p, device="cpu"), predict),
         "checkpoint": make(latest, mutations.mutate_checkpoint, lambda p: load_slices(p, "size.proposal2", 0, 3)),
         "config.toml": make(run / "config.toml", mutations.mutate_header, configured),
@@ -91,6 +99,7 @@ def run_targets(shop: Workshop) -> dict[str, Target]:
         "evaluation.json": make(folder / "scores.json", mutations.mutate_json, score),
         "result.json": make(result, mutations.mutate_json, lambda p: read_results(results)),
     }
+    return {name: replace(target, share=0.25 if name in _PAGES else 1.0) for name, target in targets.items()}
 
 
 def server_targets(shop: Workshop) -> dict[str, Target]:

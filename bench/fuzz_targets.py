@@ -48,6 +48,7 @@ class Target:
     mutate: mutations.Mutation
     read: Callable[[bytes], None]
     command: Callable[[bytes], None] | None = None
+    share: float = 1.0  # of the inputs that others get; reading some takes long
 
     def make(self, rng: Random) -> bytes:
         """Return a mutated example; one in fifty is left as it is."""

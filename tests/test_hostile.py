@@ -328,3 +328,40 @@ def test_a_model_gets_no_network_but_the_one_it_has(part: str, values: Any, tmp_
     save_tensors(tmp_path / "bad.safetensors", weights, meta)
     with pytest.raises(UserError):
         load_model(tmp_path / "bad.safetensors", device="cpu")
+
+
+def test_the_page_shows_no_image_outside_the_dataset(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="the extra web is not installed")
+    from discoseg.web.annotator import Annotator
+
+    (tmp_path / "data").mkdir()
+    write_volume(tmp_path / "secret.nii", volume())
+    write_volume(tmp_path / "data" / "a.nii", volume())
+    (tmp_path / "data" / "b.nii").symlink_to(tmp_path / "data" / "a.nii")
+    Annotator(find_dataset(tmp_path / "data"), tmp_path / "first", structures={"foreground": 1}).store.close()
+    (tmp_path / "data" / "c.nii").symlink_to("../secret.nii")
+    dataset = find_dataset(tmp_path / "data")
+    with pytest.raises(UserError, match=r"c\.nii lies outside of [^\n]*; allow it with --outside"):
+        Annotator(dataset, tmp_path / "out", structures={"foreground": 1})
+    assert not (tmp_path / "out").exists()
+    Annotator(dataset, tmp_path / "out", structures={"foreground": 1}, outside=True).store.close()
+    assert read_volume(tmp_path / "data" / "c.nii").shape == (2, 16, 20)  # commands follow links to plain files
+
+
+def test_a_report_shows_hostile_names_as_text(tmp_path: Path) -> None:
+    from discoseg.report.page import write_report
+
+    run = tmp_path / "<img src=x onerror=alert(1)>"
+    run.mkdir()
+    script = "<script>alert(1)</script>"
+    (run / "config.toml").write_text(f'method = "{script}"\nepochs = 1\nlabel = "{script}"\n')
+    (run / "run.json").write_text(
+        json.dumps({"training": [script], "validation": [], "command": script, "device": script})
+    )
+    (run / "metrics.csv").write_text(f"epoch,loss,{script}\n1,0.5,0.5\n")
+    (run / "cases.csv").write_text(f'case,split,label,dice,size_ml,true_ml\n{script},training,"<b>",0.5,1,1\n')
+    write_report([run], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "<script>alert" not in text
+    assert "<img src=x" not in text
+    assert "&lt;script&gt;alert(1)" in text

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -86,14 +87,16 @@ def sha256(file: Path) -> str:
 
 def lock(packages: dict[str, str], addresses: list[str]) -> str:
     """Return the lines of a lock file."""
+    with ThreadPoolExecutor(8) as pool:
+        digests = pool.map(lambda item: sorted({digest for _, digest in files_of(*item, addresses)}), packages.items())
+        found = dict(zip(packages, digests, strict=True))
     lines = [HEAD]
     for name, version in sorted(packages.items()):
-        digests = sorted({digest for _, digest in files_of(name, version, addresses)})
-        if not digests:
+        if not found[name]:
             raise SystemExit(f"{name} {version}: no index says the SHA-256 of its files")
         marker = f" ; {MARKERS[name]}" if name in MARKERS else ""
-        lines.append(" \\\n".join([f"{name}=={version}{marker}", *(f"    --hash=sha256:{d}" for d in digests)]) + "\n")
-        print(f"{name} {version}: {len(digests)} files", file=sys.stderr)
+        hashes = [f"    --hash=sha256:{digest}" for digest in found[name]]
+        lines.append(" \\\n".join([f"{name}=={version}{marker}", *hashes]) + "\n")
     return "".join(lines)
 
 

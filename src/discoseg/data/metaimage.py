@@ -55,7 +55,7 @@ def _require_whole(file: Path, skipped: int, stored: int, voxel_bytes: int) -> N
                 raise zlib.error("truncated")
             stored -= 0 if stream.unconsumed_tail else len(packed)
             unpacked += len(stream.decompress(packed, SLACK_BYTES))  # to the end, where the checksum is
-    if not stream.eof or unpacked != voxel_bytes:
+    if not stream.eof or unpacked != voxel_bytes or stream.unused_data or stored:
         raise zlib.error("another length than announced")
 
 
