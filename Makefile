@@ -1,9 +1,9 @@
-# `make demo` and `make test` each set up everything they need, in .venv, from the pinned constraints.
+# `make demo` and `make test` each set up everything they need, in .venv, from requirements.lock.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench cluster web clean
+.PHONY: demo test lint bench cluster fuzz lock web clean
 
 demo: $(VENV)/ready
 	$(BIN)/discoseg demo --out demo
@@ -23,6 +23,9 @@ cluster: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export,web,cluster]"
 	$(BIN)/python -m pytest tests/test_ray.py
 
+fuzz: $(VENV)/ready
+	$(BIN)/python bench/fuzz.py
+
 web: src/discoseg/web/static/vendor/niivue.umd.js
 
 src/discoseg/web/static/vendor/niivue.umd.js: web/package.json web/package-lock.json
@@ -32,11 +35,17 @@ src/discoseg/web/static/vendor/niivue.umd.js: web/package.json web/package-lock.
 	    printf '\n%s, a part of it\n\n' "$$file"; cat "$$file"; done) > $(@D)/LICENSES.txt
 	cp web/node_modules/@niivue/niivue/dist/niivue.umd.js $@
 
-$(VENV)/ready: pyproject.toml constraints.txt
+# No file but those whose hashes are in the lock. What torch's build for CUDA needs beyond it is pinned by torch itself.
+$(VENV)/ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,export,web]"
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check >/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip check
 	touch $@
+
+lock:  # after a change of constraints.txt or of the dependencies in pyproject.toml
+	$(BIN)/python tools/lock.py
 
 clean:
 	rm -rf $(VENV) demo build web/node_modules src/discoseg/web/static/vendor *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,10 +26,11 @@ LAYERS = [
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
     {"ranks"},
     {"certified", "regions", "determinism"},
-    {"kernels", "postprocess", "images", "volumes", "enforce", "surroundings"},
+    {"kernels", "postprocess", "images", "volumes", "enforce", "surroundings", "checkpoint_header"},
     {"weak"},
     {"discrete", "data", "thinning", "shards"},
     {"config", "terminal", "waiting", "out_of_memory", "interruption"},
+    {"texts"},
     {"errors"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from discoseg.checkpoint_header import read_header
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
 
@@ -104,15 +105,17 @@ def _open(path: Path) -> tuple[mmap.mmap, dict[str, Any], dict[str, Any], int]:
     except ValueError as error:  # an empty file
         raise broken from error
     try:
-        (length,) = struct.unpack_from("<Q", data)
-        header = json.loads(data[8 : 8 + length])
+        header, length = read_header(data)
         metadata = header["__metadata__"]
         if not metadata.keys() <= {"discoseg", "crc32", "header_crc32"}:
             raise broken
         if "header_crc32" in metadata and not _header_is_whole(data[: 8 + length], int(metadata["header_crc32"], 16)):
             raise broken  # older files have none
-        return data, header, json.loads(metadata["discoseg"]), 8 + length
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        meta = json.loads(metadata["discoseg"])
+        if not isinstance(meta, dict):
+            raise broken
+        return data, header, meta, 8 + length
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise broken from error
 
 
@@ -134,9 +137,15 @@ def load_slices(path: Path, name: str, start: int, stop: int) -> tuple[torch.Ten
     """
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    (length,) = struct.unpack_from("<Q", data)
-    header = json.loads(data[8 : 8 + length])
-    entry, meta = header[name], json.loads(header["__metadata__"]["discoseg"])
+    try:
+        header, length = read_header(data)
+        meta = json.loads(header["__metadata__"]["discoseg"])
+        slices = header[name]["shape"][1] if name in header else stop
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{path}: not a complete discoseg checkpoint") from error
+    if slices < stop or not isinstance(meta, dict):
+        raise UserError(f"{path}: of other data than its run says")
+    entry = header[name]
     first, _ = entry["data_offsets"]
     dtype = torch.empty(0, dtype=_DTYPES[entry["dtype"]]).numpy().dtype
     whole = np.frombuffer(data, dtype, int(np.prod(entry["shape"])), 8 + length + first).reshape(entry["shape"])

@@ -6,7 +6,6 @@ carries its unit, and is what ``discoseg train --help`` shows.
 
 import dataclasses
 import math
-import tomllib
 import types
 import typing
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -14,11 +13,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from discoseg.errors import UserError
+from discoseg.texts import read_toml
 
 Method = Literal["full", "partial", "penalty", "size", "crf", "crf+size"]
 PriorName = Literal["crf", "size"]
 Coupling = Literal["square", "entropy"]
 Axis = Literal["x", "y", "z"]
+
+
+MOST_PIXELS = 16_384  # of a slice's side
+MOST_FEATURES = 4096  # of a network's first level; both only keep files from asking for anything at all
 
 
 def _require(condition: bool, message: str) -> None:
@@ -40,6 +44,9 @@ class GridConfig:
 
     def __post_init__(self) -> None:
         _require(min(self.shape) >= 16, f"--grid.shape {self.shape} is too small: 16 pixels at least")
+        _require(
+            max(self.shape) <= MOST_PIXELS, f"--grid.shape {self.shape} is too large: {MOST_PIXELS} pixels at most"
+        )
         low, high = self.clip_percent
         _require(0 <= low < high <= 100, f"--grid.clip-percent {self.clip_percent} is no range within 0 to 100")
 
@@ -59,6 +66,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         least = 4 if self.name == "enet" else 1
+        _require(self.width <= MOST_FEATURES, f"--network.width {self.width} is too large: {MOST_FEATURES} at most")
         _require(
             self.width == 0 or self.width >= least, f"--network.width {self.width}: {self.name} needs {least} or more"
         )
@@ -307,7 +315,7 @@ def load_config(source: str) -> Config:
     path = Path(source)
     if not path.is_file():
         raise UserError(f"--preset {source}: no such preset ({', '.join(PRESETS)}) nor file")
-    values = _read_toml(path)
+    values = read_toml(path)
     preset = values.pop("preset", "default")
     if preset not in PRESETS:
         raise UserError(f"{path}: preset {preset!r} is unknown; known are {', '.join(PRESETS)}")
@@ -316,7 +324,7 @@ def load_config(source: str) -> Config:
 
 def load_run_config(path: Path) -> Config:
     """Return the settings that a run's config.toml holds."""
-    return from_record(_read_toml(path), where=str(path))
+    return from_record(read_toml(path), where=str(path))
 
 
 _GONE = {
@@ -338,13 +346,6 @@ def from_record(values: dict[str, Any], *, where: str) -> Config:
         if isinstance(kept.get(part), dict) and kept[part].get(key) == unused:
             del kept[part][key]
     return from_dict(kept, base=Config(), where=where)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from error
 
 
 T = TypeVar("T")

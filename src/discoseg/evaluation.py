@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from discoseg.data.files import IMAGE_SUFFIXES, list_images, strip_suffix, write_atomically
 from discoseg.data.layouts import Dataset, find_dataset
+from discoseg.data.names import require_name
 from discoseg.data.volume import Volume, describe_mismatch, read_label_map
 from discoseg.errors import UserError
 from discoseg.metrics import dice, surface_distances
+from discoseg.texts import read_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,9 +166,10 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
 def print_evaluation(evaluation: Evaluation, *, console: "Console | None" = None) -> None:
     """Print a table of the cases with mean and deviation of each label below, and what one side misses."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from discoseg.terminal.console import Console
 
     names = evaluation.names or {}
     parted = any(score.part for score in evaluation.scores)
@@ -206,7 +209,7 @@ def _numbers(overlap: float, *distances_mm: float) -> list[str]:
 def _read_parts(run: Path) -> dict[str, Part]:
     """Return what each case was to a run, by its run.json."""
     try:
-        facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        facts = read_json(run / "run.json")
         parts: dict[str, Part] = dict.fromkeys(facts["training"], "training")
         return parts | dict.fromkeys(facts["validation"], "validation")
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -235,6 +238,7 @@ def _label_maps(path: Path) -> dict[str, Path]:
         case = strip_suffix(file)
         for ending in (*REFERENCE_ENDINGS, CHANNEL_ENDING):
             case = case.removesuffix(ending)
+        require_name(case, file)
         if case in found:
             raise UserError(f"{found[case]} and {file} are the same case; remove one of them")
         found[case] = file

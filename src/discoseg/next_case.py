@@ -4,7 +4,6 @@ Training writes the table (:mod:`discoseg.disagreement`); its slices are those o
 sees those of the image file, which may have other axes.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,13 @@ from discoseg.data.layouts import find_dataset
 from discoseg.data.orientation import turn_axes
 from discoseg.data.volume import read_orientation
 from discoseg.errors import UserError
+from discoseg.texts import read_json
 from discoseg.weak.tables import read_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_NEEDED = ("score", "open_vox", "seeded_percent", "entropy", "slice", "slices")
 _NAMES = {"crf": "CRF", "size": "size"}
 
 
@@ -51,8 +52,10 @@ def rank_cases(run: Path, *, top: int | None = None) -> list[NextCase]:
     if not (run / "next.csv").is_file():
         raise UserError(f"{run}: no next.csv, no epoch is finished yet; an older run has one after another epoch")
     rows = []
-    for row in read_table(run / "next.csv", (("score", "open_vox", "entropy", "slice", "slices"),)):
+    for row in read_table(run / "next.csv", (_NEEDED,)):
         numbers = {column: row.number(column) for column, text in row.cells.items() if column != "case" and text}
+        if missing := [column for column in _NEEDED if column not in numbers]:
+            raise UserError(f"{row.where}: {missing[0]} is empty; train another epoch to have the table anew")
         if numbers["open_vox"]:
             rows.append((row.case, numbers))
     rows.sort(key=lambda row: -row[1]["score"])  # stable: ties stay in the table's order
@@ -74,9 +77,10 @@ def explain(measures: Mapping[str, float]) -> str:
 
 def print_cases(run: Path, cases: Sequence[NextCase], *, console: "Console | None" = None) -> None:
     """Print the cases as a table."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from discoseg.terminal.console import Console
 
     console = console or Console()
     if not cases:
@@ -102,7 +106,7 @@ class _Files:
 
     def __init__(self, run: Path) -> None:
         try:
-            facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
+            facts = read_json(run / "run.json")
             self._grid = str(facts["model"]["orientation"])
             dataset = find_dataset(facts["sources"]["dataset"])
             self._images = {case.name: case.images[0] for case in dataset.cases}

@@ -1,20 +1,24 @@
 """Trained runs to label maps: images of any size and orientation in, masks of exactly their geometry out."""
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from discoseg.certified import Enforcement, Scene, enforce_in_image, most_probable, write_certificate
 from discoseg.checkpoint import load_tensors
-from discoseg.config import AugmentConfig, Config, from_record
+from discoseg.config import AugmentConfig, Config, NetworkConfig, from_record
+from discoseg.data.dataset_json import HIGHEST
 from discoseg.data.files import channel_of, file_of, image_suffix, list_images, strip_suffix
+from discoseg.data.names import require_name
+from discoseg.data.orientation import require_codes
 from discoseg.data.prepare import Grid, image_to_grid, probabilities_from_grid
 from discoseg.data.volume import Volume, list_channels, read_volume, write_volume
 from discoseg.errors import UserError
@@ -23,6 +27,7 @@ from discoseg.networks import build_network
 from discoseg.postprocess import NO_POSTPROCESSING, Postprocessing
 from discoseg.run import ModelName, RunFolder
 from discoseg.state import network_tensors
+from discoseg.texts import read_json
 from discoseg.train import choose_device
 from discoseg.uncertainty import class_entropy, predict_views
 from discoseg.volumes import Size, read_volumes, write_volumes
@@ -30,6 +35,8 @@ from discoseg.volumes import Size, read_volumes, write_volumes
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
     from nibabel.spatialimages import SpatialImage
+
+MOST_CHANNELS = 1000
 
 
 @dataclass(frozen=True)
@@ -188,27 +195,50 @@ def load_model(path: Path | str, *, device: str = "auto", checkpoint: ModelName 
     target = choose_device(device)
     try:
         config = from_record(meta["config"], where=str(file))
-        facts = meta["model"] if "model" in meta else _recorded_model(file)
+        facts = dict(meta["model"] if "model" in meta else _recorded_model(file))
         labels = facts["labels"] if "labels" in facts else {facts["label"]: facts["label_value"]}
-        network = build_network(
-            config.network.name,
-            channels=facts["channels"],
-            classes=1 + len(labels),
-            width=config.network.width,
-            depth=config.network.depth,
-        )
-        network.load_state_dict(network_tensors(tensors))
+        _require_facts(file, labels, facts["channels"])
+        network = _restore(config.network, facts["channels"], 1 + len(labels), network_tensors(tensors))
+        require_codes(facts["orientation"])
         grid = Grid(config.grid.shape, config.grid.clip_percent, facts["orientation"])
-    except (KeyError, RuntimeError) as error:
+        epoch = int(meta["epoch"])
+    except UserError:
+        raise
+    except (LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{file}: not a model of this version of discoseg; train it anew") from error
     network = network.to(target).eval()
-    return Model(network, grid, facts["channels"], labels, meta["epoch"], target, config.augment, config)
+    return Model(network, grid, facts["channels"], labels, epoch, target, config.augment, config)
+
+
+def _require_facts(file: Path, labels: dict[str, int], channels: int) -> None:
+    """Refuse names and numbers of structures and channels that no training writes."""
+    for name in labels:
+        require_name(name, file, "structure")
+    values = list(labels.values())
+    if not values or any(type(value) is not int or not 0 < value <= HIGHEST for value in values):
+        raise ValueError(f"label values {values}")
+    if type(channels) is not int or not 0 < channels <= MOST_CHANNELS:
+        raise ValueError(f"{channels} channels")
+
+
+def _restore(config: NetworkConfig, channels: int, classes: int, weights: dict[str, torch.Tensor]) -> nn.Module:
+    """Return a network with its weights; one that does not have just these is refused before it takes memory."""
+    build = partial(
+        build_network, config.name, channels=channels, classes=classes, width=config.width, depth=config.depth
+    )
+    with torch.device("meta"):
+        outline = {name: (weight.shape, weight.dtype) for name, weight in build().state_dict().items()}
+    if outline != {name: (weight.shape, weight.dtype) for name, weight in weights.items()}:
+        raise ValueError("other weights than its settings say")
+    network = build()
+    network.load_state_dict(weights)
+    return network
 
 
 def _recorded_model(file: Path) -> Any:
     """Return what run.json says of the model whose training wrote the checkpoint; a KeyError where it says nothing."""
     try:
-        return json.loads((file.parent.parent / "run.json").read_text(encoding="utf-8"))["model"]
+        return read_json(file.parent.parent / "run.json")["model"]
     except (OSError, ValueError) as error:
         raise KeyError("model") from error
 
@@ -237,6 +267,8 @@ def predict_files(
     """
     out = Path(out)
     cases = _group_channels(model, [file for path in images for file in _expand(Path(path))])
+    for name, files in cases.items():
+        require_name(strip_suffix(Path(name)), files[0])
     beside = _probability_endings(model) if probabilities else {}
     endings = ["", *beside, *["_uncertainty"] * uncertainty]
     targets = {name: {ending: out / _name_beside(name, ending) for ending in endings} for name in cases}

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from discoseg.admm import Prior
 from discoseg.checkpoint import previous_of
 from discoseg.config import Config, to_toml
-from discoseg.data.files import remove_unfinished, require_new_folder, write_atomically
+from discoseg.data.files import no_follow, remove_unfinished, require_new_folder, write_atomically
 from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
 from discoseg.ranks import ALONE, Ranks
@@ -308,7 +308,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _append(path: Path, text: str) -> None:
     try:
-        with path.open("a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=no_follow) as file:
             file.write(text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; the last checkpoint is kept") from error

@@ -1,6 +1,7 @@
 """volumes.csv: how large each structure is in each of a folder's label maps."""
 
 import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
+from discoseg.texts import read_bytes
 
 COLUMNS = ("case", "label", "voxels", "ml")
 RANGE = ("ml_min", "ml_max")
@@ -32,13 +34,16 @@ def read_volumes(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     if not path.exists():
         return {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) not in (COLUMNS, COLUMNS + RANGE):
-                raise UserError(f"{path}: not a table that discoseg predict wrote; choose another --out")
-            return {(row.pop("case"), row.pop("label")): row for row in reader}
-    except (UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8"), newline=""), strict=True)
+        rows = list(reader)
+        if tuple(reader.fieldnames or ()) not in (COLUMNS, COLUMNS + RANGE):
+            raise ValueError("other columns")
+        for row in rows:
+            if None in row or None in row.values() or int(row["voxels"]) < 0 or float(row["ml"]) < 0:
+                raise ValueError("no sizes")
+    except (ValueError, csv.Error) as error:
         raise UserError(f"{path}: not a table that discoseg predict wrote; choose another --out") from error
+    return {(row.pop("case"), row.pop("label")): row for row in rows}
 
 
 def write_volumes(path: Path, rows: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:

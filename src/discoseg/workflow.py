@@ -1,6 +1,5 @@
 """From a folder of files to a trained run: find the cases, split, prepare, annotate, train."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -18,6 +17,7 @@ from discoseg.ranks import ALONE, Ranks
 from discoseg.run import RunFolder
 from discoseg.shards import shard_cases
 from discoseg.state import State
+from discoseg.texts import read_json
 from discoseg.train import Progress, train
 from discoseg.weak.examples import (
     Example,
@@ -178,7 +178,7 @@ def recorded_sources(run: Path) -> dict[str, Any]:
     """Return what :func:`fit` was called with when ``run`` was made: seeds, split, validation_fraction."""
     RunFolder.require_usable(run, resume=True)
     try:
-        recorded = json.loads((run / "run.json").read_text(encoding="utf-8"))["sources"]
+        recorded = read_json(run / "run.json")["sources"]
         sources = {name: recorded[name] for name in ("seeds", "split", "validation_fraction")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import arg
+from tyro.conf import FlagCreatePairsOff, arg
 
 from discoseg.commands.options import DatasetArgument, Voice
 from discoseg.config import GridConfig
@@ -35,6 +35,8 @@ class Annotate(Voice):
     trainings in --out are there by themselves."""
     preset: str = "default"
     """Settings of trainings that the page starts: a preset or a TOML file, as for 'discoseg train'."""
+    outside: FlagCreatePairsOff[bool] = False
+    """Also show images that symbolic links, patterns or tables of the dataset place outside its folder."""
     port: int = 0
     """Port of the server; 0 takes any that is free."""
     host: str = "127.0.0.1"
@@ -72,7 +74,7 @@ class Annotate(Voice):
                 book = build_book(dataset, training, values, GridConfig(), progress=count)
         elif self.atlas is not None or kept.is_file():
             book = read_book(self.atlas or kept, dataset, values, GridConfig())
-        annotator = Annotator(dataset, out, structures=structures, book=book)
+        annotator = Annotator(dataset, out, structures=structures, book=book, outside=self.outside)
         if book is not None and (
             self.build_atlas or (self.atlas is not None and self.atlas.resolve() != kept.resolve())
         ):

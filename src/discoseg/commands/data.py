@@ -7,7 +7,7 @@ from pathlib import Path
 
 from discoseg.commands.options import DatasetArgument, Voice
 from discoseg.config import GridConfig
-from discoseg.errors import UserError
+from discoseg.errors import UserError, printable
 from discoseg.terminal import Terminal
 
 
@@ -59,7 +59,7 @@ class Check(Voice):
             check.warnings[:0] = sizes.describe_published()
         print_check(check, per_case=self.cases, console=terminal.console)
         for problem in check.problems if self.quiet else ():
-            print(f"problem: {problem}", file=sys.stderr)
+            print(f"problem: {printable(problem)}", file=sys.stderr)
         return terminal.finish(record_check(check), status=2 if check.problems else 0)
 
 

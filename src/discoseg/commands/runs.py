@@ -1,7 +1,6 @@
 """What a finished training came to, for summaries."""
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,11 @@ def summarise_run(run: Path) -> dict[str, Any]:
     """Return the facts of a finished run by its files; the Dice is 3D, None without validation cases."""
     from discoseg.config import load_run_config
     from discoseg.run import RunFolder
+    from discoseg.texts import read_json
 
     folder = RunFolder(run)
     metrics, timing = _read_numbers(run / "metrics.csv"), _read_numbers(run / "timing.csv")
-    cases, last = json.loads((run / "run.json").read_text(encoding="utf-8")), metrics[-1]
+    cases, last = read_json(run / "run.json"), metrics[-1]
     best = max((row for row in metrics if "val_dice" in row), key=lambda row: row["val_dice"], default=None)
     return {
         "run": run,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def print_check(check: Check, *, per_case: bool = False, console: "Console | None" = None) -> None:
     """Print a summary of the dataset, its labels and seeds (`per_case`: of all cases), then the problems."""
-    from rich.console import Console
+    from discoseg.terminal.console import Console
 
     console = console or Console()
     console.print(_headline(check), highlight=False, markup=False, style="bold", soft_wrap=True)

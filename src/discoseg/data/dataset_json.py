@@ -1,9 +1,9 @@
 """What dataset.json and discoseg.json say: JSON with errors that name the file, and the meaning of label values."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from discoseg import texts
 from discoseg.errors import UserError
 
 HIGHEST = 255  # label value
@@ -12,7 +12,7 @@ HIGHEST = 255  # label value
 def read_json(path: Path, *, needs: str) -> dict[str, Any]:
     """Read a JSON object; ``needs`` names an entry for the error about anything else."""
     try:
-        about = json.loads(path.read_text(encoding="utf-8-sig"))
+        about = texts.read_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(about, dict):

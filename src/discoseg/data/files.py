@@ -117,6 +117,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def no_follow(path: str, flags: int) -> int:
+    """Open a file for the built-in ``open``, but never through a symbolic link in the place of the file."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def flush_to_disk(path: Path) -> None:
     """Wait until a file's content is on the disk, so that a rename never outruns it."""
     with path.open("rb+") as file:

@@ -1,5 +1,8 @@
 """Volumes from and to SimpleITK's images, whose world is LPS+ mm: x and y change their sign."""
 
+import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discoseg.data.files import file_of, image_suffix
+from discoseg.data.meta_header import data_file
+from discoseg.data.nrrd_header import require_nrrd_header
+from discoseg.data.png_header import require_png_header
 from discoseg.data.volume import Header, Volume, choose_channel, same_geometry
 from discoseg.errors import UserError
 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0])
+READERS = {
+    ".mhd": "MetaImageIO",
+    ".mha": "MetaImageIO",
+    ".nrrd": "NrrdImageIO",
+    ".png": "PNGImageIO",
+    ".tif": "TIFFImageIO",
+    ".tiff": "TIFFImageIO",
+}
+_REQUIRE: dict[str, Callable[[Path], object]] = {  # what refuses headers that SimpleITK would trust
+    "MetaImageIO": data_file,
+    "NrrdImageIO": require_nrrd_header,
+    "PNGImageIO": require_png_header,
+}
+
+
+def open_itk(path: Path) -> tuple[Any, int]:
+    """Return SimpleITK's reader of a file, whose header it has read, and how many bytes of voxels that announces."""
+    import SimpleITK
+
+    reader = _read_information(file_of(path))
+    bits = re.search(r"(\d+)-bit", SimpleITK.GetPixelIDValueAsString(reader.GetPixelID()))
+    voxels = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
+    return reader, voxels * (int(bits[1]) if bits else 64) // 8
 
 
 def volume_from_itk(image: Any, path: Path) -> Volume:
@@ -45,7 +74,10 @@ def read_itk_header(path: Path) -> tuple[NDArray[np.float64], int]:
 def _read_information(path: Path) -> Any:
     import SimpleITK
 
+    _REQUIRE[READERS[image_suffix(path)]](path)
+    SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)  # an error of ours says it in one line
     reader = SimpleITK.ImageFileReader()
+    reader.SetImageIO(READERS[image_suffix(path)])
     reader.SetFileName(str(path))
     try:
         reader.ReadImageInformation()
@@ -57,9 +89,13 @@ def _read_information(path: Path) -> Any:
 
 def _header(image: Any) -> Header:
     """Return the geometry of an image, or of a reader that has read its information."""
-    geometry = _geometry_3d(image)
+    return header_of(_geometry_3d(image), tuple((*image.GetSize(), 1)[2::-1]))
+
+
+def header_of(geometry: dict[str, tuple[float, ...]], shape: tuple[int, ...]) -> Header:
+    """Return SimpleITK's origin, spacing and direction of a volume of `shape` (z, y, x) as a header."""
     x, y, z = geometry["spacing"]
-    return Header(_affine(geometry), (z, y, x), tuple((*image.GetSize(), 1)[2::-1]), itk=geometry)
+    return Header(_affine(geometry), (z, y, x), shape, itk=geometry)
 
 
 def itk_from_volume(volume: Volume) -> Any:

@@ -14,8 +14,11 @@ from discoseg.data.files import (
     list_images,
     strip_suffix,
 )
+from discoseg.data.names import require_name
 from discoseg.errors import UserError
+from discoseg.texts import read_bytes
 
+_MOST_INFO = 2**20  # bytes of an Info.cfg
 WEAK_ENDINGS = ("", "_scribble", "_seeds", "_weak")
 LOOKED_FOR = (
     "ACDC (patient001/Info.cfg, also inside training/), PROMISE12 (Case00.mhd), nnU-Net (dataset.json, imagesTr/), "
@@ -46,6 +49,15 @@ class Dataset:
     labels: dict[str, int]  # with "background": 0
     ignore: int  # the label value that means "not annotated"
     split: Path | None = None  # file beside the images that says which cases validate
+
+    def __post_init__(self) -> None:
+        for name in self.labels:
+            require_name(name, self.root, "structure")
+        for case in self.cases:
+            require_name(case.name, self.root)
+            for what, word in (("patient", case.patient), ("group", case.group)):
+                if word:
+                    require_name(word, self.root, what)
 
     def label_value(self, label: str) -> int:
         """Return the value of a foreground label given by its name or value: "LV" or "3" is 3 in ACDC."""
@@ -172,7 +184,8 @@ def _acdc_patient(folder: Path, *, test: bool) -> Iterable[Case]:
     info = folder / "Info.cfg"
     if not info.is_file():
         raise UserError(f"{info} does not exist: it must name the patient's ED and ES frames")
-    frames = dict(re.findall(r"^\s*(ED|ES)\s*:\s*(\d+)\s*$", info.read_text(errors="replace"), re.MULTILINE))
+    text = read_bytes(info, most=_MOST_INFO).decode("utf-8", "replace")
+    frames = dict(re.findall(r"^[ \t]*(ED|ES)[ \t]*:[ \t]*(\d{1,6})[ \t\r]*$", text, re.MULTILINE))
     for group in ("ED", "ES"):
         if group not in frames:
             raise UserError(f"{info} has no line '{group}: NUMBER' that names the {group} frame")

@@ -1,30 +1,62 @@
 """MetaImage files (.mhd, .mha) through SimpleITK, with the checks of their data that it leaves out."""
 
 import os
-import re
 import tempfile
 import zlib
 from pathlib import Path
 
+from discoseg.data.announced import DEFLATE, SLACK_BYTES, require_room
 from discoseg.data.files import file_of, flush_to_disk
-from discoseg.data.itk import itk_from_volume, volume_from_itk
+from discoseg.data.itk import itk_from_volume, open_itk, volume_from_itk
+from discoseg.data.meta_header import data_file, read_meta_header
 from discoseg.data.volume import Volume
 from discoseg.errors import UserError
 
+LONGEST_NUMBER = 8  # bytes that a number of a text takes once it is read
 ANY_WRAPPER = 47  # zlib's number for "zlib or gzip, whichever it is"
 
 
 def read_metaimage(path: Path) -> Volume:
     """Read a `.mha` file, or a `.mhd` file with the data file it names; a path may name one channel, `a.mha[1]`."""
-    import SimpleITK
-
-    file = file_of(path)
     try:
-        _require_whole_data(file)
-        image = SimpleITK.ReadImage(str(file), imageIO="MetaImageIO")
+        return _read(path)
     except (OSError, zlib.error, RuntimeError) as error:
         raise UserError(f"{path} cannot be read: it or its data are truncated or damaged") from error
-    return volume_from_itk(image, path)
+
+
+def _read(path: Path) -> Volume:
+    """Read a file whose data are as long, and where they are compressed as whole, as its header announces."""
+    file = file_of(path)
+    entries, length = read_meta_header(file)
+    data = data_file(file)
+    if data is not None and not data.is_file():
+        raise UserError(f"{path} cannot be read: its data file {data.name} does not exist")
+    skipped = length if data is None else max(0, int(entries.get("HeaderSize", "0")))
+    stored = (data or file).stat().st_size - skipped
+    compressed = entries.get("CompressedData", "").lower() == "true"
+    if int(entries.get("CompressedDataSize", "0")) > stored:
+        raise UserError(f"{path} cannot be read: its header is damaged")
+    reader, voxel_bytes = open_itk(path)
+    text = entries.get("BinaryData", "").lower() == "false"
+    require_room(path, voxel_bytes, stored, ratio=DEFLATE if compressed else LONGEST_NUMBER if text else 1)
+    if compressed:
+        _require_whole(data or file, skipped, int(entries.get("CompressedDataSize", stored)), voxel_bytes)
+    return volume_from_itk(reader.Execute(), path)
+
+
+def _require_whole(file: Path, skipped: int, stored: int, voxel_bytes: int) -> None:
+    """Refuse damaged compressed data, which SimpleITK reads as if all were well, and more than was announced."""
+    stream, unpacked = zlib.decompressobj(ANY_WRAPPER), 0
+    with file.open("rb") as opened:
+        opened.seek(skipped)
+        while not stream.eof and unpacked <= voxel_bytes:
+            packed = stream.unconsumed_tail or opened.read(min(stored, SLACK_BYTES))
+            if not packed:
+                raise zlib.error("truncated")
+            stored -= 0 if stream.unconsumed_tail else len(packed)
+            unpacked += len(stream.decompress(packed, SLACK_BYTES))  # to the end, where the checksum is
+    if not stream.eof or unpacked != voxel_bytes or stream.unused_data or stored:
+        raise zlib.error("another length than announced")
 
 
 def write_metaimage(path: Path, volume: Volume) -> None:
@@ -43,25 +75,3 @@ def write_metaimage(path: Path, volume: Volume) -> None:
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "SimpleITK could not write it"
         raise UserError(f"cannot write {path}: {reason}") from error
-
-
-def data_file(path: Path) -> Path | None:
-    """Return the one file that a header leaves its voxels to; None when they follow the header, or lie in several."""
-    _, _, rest = path.read_bytes().partition(b"ElementDataFile")
-    name = rest.partition(b"\n")[0].decode(errors="replace").strip(" =\r")
-    return None if name == "LOCAL" or name.startswith("LIST") or "%" in name else path.parent / name
-
-
-def _require_whole_data(path: Path) -> None:
-    """Refuse a missing data file, and damaged compressed data, which SimpleITK reads as if all were well."""
-    header, _, rest = path.read_bytes().partition(b"ElementDataFile")
-    entry, _, data = rest.partition(b"\n")
-    if b"LIST" in entry or b"%" in entry:  # one file a slice
-        return
-    file = data_file(path)
-    if file is not None:
-        if not file.is_file():
-            raise UserError(f"{path} cannot be read: its data file {file.name} does not exist")
-        data = file.read_bytes()
-    if re.search(rb"^CompressedData\s*=\s*True", header, re.MULTILINE | re.IGNORECASE):
-        zlib.decompress(data, wbits=ANY_WRAPPER)  # to the end, where the checksum is

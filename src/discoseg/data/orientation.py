@@ -31,7 +31,7 @@ def axis_codes(affine: NDArray[np.float64]) -> str:
 
 def require_codes(codes: str) -> None:
     """Refuse what does not name each of the three world axes once."""
-    if sorted(_world_axis(code) for code in codes) != [0, 1, 2]:
+    if len(codes) != 3 or sorted(_world_axis(code) for code in codes) != [0, 1, 2]:
         raise UserError(f"orientation {codes!r} must have one of L/R, one of A/P and one of I/S, such as LPS")
 
 

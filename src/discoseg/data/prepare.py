@@ -25,7 +25,7 @@ from discoseg.config import Axis
 from discoseg.data.files import channel_of, file_of, usable_cores
 from discoseg.data.layouts import Case
 from discoseg.data.mapped import map_array
-from discoseg.data.metaimage import data_file
+from discoseg.data.meta_header import data_file
 from discoseg.data.volume import (
     Volume,
     describe_bad_voxels,

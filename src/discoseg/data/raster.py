@@ -8,20 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
+from discoseg.data.announced import require_room
 from discoseg.data.files import file_of, image_suffix, write_atomically
-from discoseg.data.itk import itk_from_volume, volume_from_itk
+from discoseg.data.itk import READERS, itk_from_volume, open_itk, volume_from_itk
 from discoseg.data.volume import Volume
 from discoseg.errors import UserError
 
-READERS = {".nrrd": "NrrdImageIO", ".png": "PNGImageIO", ".tif": "TIFFImageIO", ".tiff": "TIFFImageIO"}
+PACKED = 4096  # bytes that a byte of a compressed file can stand for at most
 
 
 def read_raster(path: Path) -> Volume:
     """Read a file of one of these kinds; a path may name one channel of it, `photo.png[0]` for the red one."""
-    import SimpleITK
-
+    reader, voxel_bytes = open_itk(path)
+    require_room(path, voxel_bytes, file_of(path).stat().st_size, ratio=PACKED)
     try:
-        image = SimpleITK.ReadImage(str(file_of(path)), imageIO=READERS[image_suffix(path)])
+        image = reader.Execute()
     except RuntimeError as error:
         raise UserError(f"{path} cannot be read: it is damaged, or of a kind that SimpleITK does not know") from error
     return volume_from_itk(image, path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from discoseg.errors import UserError
+from discoseg.texts import read_bytes
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Row:
 def read_text(path: Path) -> str:
     """Read a text file (UTF-8, with or without the byte-order mark that spreadsheets write)."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

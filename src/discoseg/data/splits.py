@@ -1,6 +1,5 @@
 """Training and validation cases, never two cases of one patient on different sides."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 
 from discoseg.data.layouts import Case, Dataset
 from discoseg.errors import UserError
+from discoseg.texts import read_json
 
 VALIDATION_KEYS = ("val", "validation", "validation_patients", "validation_cases")
 
@@ -63,7 +63,7 @@ def _read_split(path: Path, layout: str) -> dict[str, Any]:
     """Return the object with the names: the file's own, the chosen fold, or the one for the layout."""
     file, fold = _fold_of(path)
     try:
-        entry = json.loads(file.read_text(encoding="utf-8"))
+        entry = read_json(file)
     except FileNotFoundError as error:
         raise UserError(f"{file} does not exist") from error
     except (OSError, ValueError) as error:

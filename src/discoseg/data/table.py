@@ -9,6 +9,7 @@ from discoseg.data.rows import read_rows
 from discoseg.errors import UserError
 
 TABLE = "cases.csv"
+_MOST_HEADER = 10_000  # characters
 COLUMNS = "case, image, label, and maybe image_2, …, patient, group"
 
 
@@ -17,7 +18,7 @@ def is_table(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        return {"case", "image"} <= {cell.strip().strip('"').lower() for cell in file.readline().split(",")}
+        return {"case", "image"} <= {cell.strip().strip('"').lower() for cell in file.readline(_MOST_HEADER).split(",")}
 
 
 def read_cases(path: Path) -> list[Case]:

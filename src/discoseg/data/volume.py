@@ -12,6 +12,7 @@ from discoseg.data.orientation import axis_codes, require_codes, turn_array, tur
 from discoseg.errors import UserError
 
 METAIMAGE_SUFFIXES = (".mhd", ".mha")
+TIFF_SUFFIXES = (".tif", ".tiff")
 ROUNDING_VOX = 0.1  # headers round differently: this much apart is nothing to speak of
 NEAREST_VOX = 0.55  # up to half a voxel apart (voxel centres against corners) no other voxel lies nearer
 LABEL_ROUNDING = 1e-3  # a label value this near to a whole number is meant to be one
@@ -166,6 +167,8 @@ def read_volume(path: Path | str) -> Volume:
         from discoseg.data.nifti import read_nifti as read
     elif suffix in METAIMAGE_SUFFIXES:
         from discoseg.data.metaimage import read_metaimage as read
+    elif suffix in TIFF_SUFFIXES:
+        from discoseg.data.tiff import read_tiff as read
     else:
         from discoseg.data.raster import read_raster as read
     volume = read(path)
@@ -179,8 +182,11 @@ def read_geometry(path: Path | str) -> Volume:
     Its voxels are all 0 and take no memory.
     """
     path = Path(path)
-    if _require_image_file(path).startswith(".nii"):
+    suffix = _require_image_file(path)
+    if suffix.startswith(".nii"):
         from discoseg.data.nifti import read_nifti_geometry as read
+    elif suffix in TIFF_SUFFIXES:
+        from discoseg.data.tiff import read_tiff_geometry as read
     else:
         from discoseg.data.itk import read_itk_geometry as read
     header = read(path)
@@ -235,8 +241,11 @@ def list_channels(path: Path) -> tuple[Path, ...]:
 
 
 def _read_header(path: Path) -> tuple[NDArray[np.float64], int]:
-    if _require_image_suffix(path).startswith(".nii"):
+    suffix = _require_image_suffix(path)
+    if suffix.startswith(".nii"):
         from discoseg.data.nifti import read_nifti_header as read
+    elif suffix in TIFF_SUFFIXES:
+        from discoseg.data.tiff import read_tiff_header as read
     else:
         from discoseg.data.itk import read_itk_header as read
     return read(file_of(path))

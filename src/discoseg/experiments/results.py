@@ -18,6 +18,7 @@ from discoseg.errors import UserError
 from discoseg.experiments.plan import Cell
 from discoseg.report.runs import Run, read_runs
 from discoseg.run import RunFolder
+from discoseg.texts import read_json
 
 _COLUMNS = (
     "val_dice",
@@ -94,7 +95,7 @@ def read_results(folder: Path) -> dict[str, Result]:
 
 def _read(path: Path) -> Result:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         result = Result(**{**values, "cell": Cell(**values["cell"])})
         usable = _is_sound(result) and result.cell.name == path.stem
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

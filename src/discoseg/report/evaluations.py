@@ -1,6 +1,5 @@
 """Files that ``discoseg evaluate`` wrote, read back for the report."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from discoseg.errors import UserError
 from discoseg.report.figures import Sizes
 from discoseg.report.runs import Run, number, read_rows, read_text
+from discoseg.texts import parse_json
 
 _NEEDED = ("case", "label", "dice", "hd95_mm")
 _WANTED = (*_NEEDED, "predicted_ml", "reference_ml")
@@ -62,7 +62,9 @@ def _read(path: Path) -> list[dict[str, str]]:
     if path.suffix != ".json":
         return read_rows(path, needs=_NEEDED)
     try:
-        rows = json.loads(read_text(path))["cases"]
+        rows = parse_json(read_text(path))["cases"]
         return [{key: row[key] if key in _NEEDED else row.get(key) for key in _WANTED} for row in rows]
-    except (json.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"{path}: not an evaluation that discoseg wrote") from error

@@ -2,10 +2,6 @@
 
 import csv
 import io
-import json
-import tomllib
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from discoseg.data.arrays import DAMAGE, read_npz
 from discoseg.errors import UserError
+from discoseg.report.soundness import are_epochs, require_facts, require_settings, require_slice
+from discoseg.texts import parse_json, parse_toml, read_bytes
 
 Floats = NDArray[np.float64]
 Slice = dict[str, NDArray[Any]]
 """A case's slice (H, W) at one epoch: image, seeds, probability and, if they exist, truth, crf and size."""
+
+_SNAPSHOT = ("image", "seeds", "probability")  # what each of its slices has
+_LARGEST = 1e15  # of a finite number in a table
 
 
 @dataclass(frozen=True)
@@ -94,18 +96,25 @@ def _read_run(root: Path, name: str) -> Run:
     config_text = read_text(root / "config.toml", "so this is no run folder")
     path, timing, cases = root / "metrics.csv", root / "timing.csv", root / "cases.csv"
     metrics = read_columns(path, if_missing="no epoch is finished yet")
-    if not metrics or np.isnan(metrics["epoch"]).any():
+    if not metrics or not are_epochs(metrics["epoch"]):
         raise UserError(f"{path}: broken, it needs one row an epoch, with its number in the column epoch")
+    times = read_columns(timing) if timing.is_file() else {}
+    if times and not (are_epochs(times["epoch"]) and all(((s >= 0) & (s < np.inf)).all() for s in times.values())):
+        raise UserError(f"{timing}: broken, it needs one row an epoch, and seconds in the other columns")
+    config = _parse_toml(root / "config.toml", config_text)
+    facts = _parse_json(root / "run.json", read_text(root / "run.json", "so this is no run folder"))
+    require_settings(root / "config.toml", config)
+    require_facts(root / "run.json", facts)
     return Run(
         name=name,
         root=root,
-        config=_parse_toml(root / "config.toml", config_text),
+        config=config,
         config_text=config_text,
-        facts=_parse_json(root / "run.json", read_text(root / "run.json", "so this is no run folder")),
+        facts=facts,
         metrics=metrics,
-        timing=read_columns(timing) if timing.is_file() else {},
+        timing=times,
         cases=read_rows(cases, needs=("case", "split")) if cases.is_file() else [],
-        snapshots={epoch: _read_slices(path)[0] for epoch, path in _list_snapshots(root / "snapshots")},
+        snapshots={epoch: _read_slices(path, _SNAPSHOT)[0] for epoch, path in _list_snapshots(root / "snapshots")},
         contours=_read_contours(root / "contours.npz"),
     )
 
@@ -129,9 +138,12 @@ def read_rows(path: Path, *, needs: Sequence[str] = (), if_missing: str = "") ->
 def number(path: Path, column: str, text: str | float | None) -> float:
     """The number in a table's cell; nan where it is empty."""
     try:
-        return float(text) if text not in ("", None) else np.nan
-    except ValueError as error:
-        raise UserError(f"{path}: broken, column {column} holds {text!r} where a number belongs") from error
+        value = float(text) if text not in ("", None) else np.nan
+    except (ValueError, TypeError, OverflowError):
+        value = _LARGEST * 2
+    if _LARGEST < abs(value) < np.inf:
+        raise UserError(f"{path}: broken, column {column} holds {text!r} where a number belongs")
+    return value
 
 
 def read_columns(path: Path, *, if_missing: str = "") -> dict[str, Floats]:
@@ -146,25 +158,26 @@ def _list_snapshots(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(epoch), path) for epoch, path in numbered if epoch.isdecimal())
 
 
-def _read_slices(path: Path) -> tuple[dict[str, Slice], list[str]]:
+def _read_slices(path: Path, needed: Sequence[str]) -> tuple[dict[str, Slice], list[str]]:
     """A file's slices by case, and the cases' splits where it has them."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+        arrays = read_npz(path)
         slices: list[Slice] = [{} for _ in arrays["names"]]
         names, splits = (arrays.pop(key, np.array([])).tolist() for key in ("names", "splits"))
         for key, array in arrays.items():
             index, kind = key.split(".")
             slices[int(index)][kind] = array
-    except (zipfile.BadZipFile, zlib.error, ValueError, LookupError, EOFError, OSError) as error:
+        for shown in slices:
+            require_slice(shown, needed)
+        return dict(zip(map(str, names), slices, strict=True)), list(map(str, splits))
+    except (*DAMAGE, TypeError) as error:
         raise UserError(f"{path}: broken snapshot: {error}") from error
-    return dict(zip(names, slices, strict=True)), splits
 
 
 def _read_contours(path: Path) -> dict[str, Contour]:
     if not path.is_file():
         return {}
-    slices, splits = _read_slices(path)
+    slices, splits = _read_slices(path, ("image", "mask"))
     if len(splits) != len(slices):
         raise UserError(f"{path}: broken, it does not say of every case whether it trained or validated")
     return {case: Contour(split, shown) for (case, shown), split in zip(slices.items(), splits, strict=True)}
@@ -173,7 +186,9 @@ def _read_contours(path: Path) -> dict[str, Contour]:
 def read_text(path: Path, if_missing: str = "") -> str:
     """Read a UTF-8 file that must exist; ``if_missing`` says what it means where it does not."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode("utf-8")
+    except UserError:
+        raise
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist{f', {if_missing}' if if_missing else ''}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -182,13 +197,13 @@ def read_text(path: Path, if_missing: str = "") -> str:
 
 def _parse_toml(path: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
 
 
 def _parse_json(path: Path, text: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(text))
+        return dict(parse_json(text))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: not valid JSON: {error}") from error

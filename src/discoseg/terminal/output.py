@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TextIO
 
+from discoseg.errors import one_line, printable
 from discoseg.terminal.display import Display, open_display
 from discoseg.terminal.words import say_seconds, to_json
 
@@ -30,14 +31,14 @@ class Terminal:
     @cached_property
     def console(self) -> "Console":
         """Where to print what people may want to read: nowhere if they do not, or nobody is there."""
-        from rich.console import Console
+        from discoseg.terminal.console import Console
 
         return Console(quiet=self._quiet or self._json)
 
     @cached_property
     def answers(self) -> "Console":
         """Where to print what the command was asked for, also with ``quiet``; with ``json`` nowhere."""
-        from rich.console import Console
+        from discoseg.terminal.console import Console
 
         return Console(quiet=self._json)
 
@@ -47,9 +48,9 @@ class Terminal:
         return say_seconds(time.monotonic() - self._begun)
 
     def say(self, line: str) -> None:
-        """Print a line for people, as it is; above a live display, if there is one."""
+        """Print a line for people; above a live display, if there is one."""
         if not (self._quiet or self._json):
-            print(line, flush=True)
+            print(printable(line), flush=True)
 
     def progress(self) -> AbstractContextManager[Display]:
         """Open a display of progress; a script has no use for lines of it in a log."""
@@ -60,7 +61,7 @@ class Terminal:
         """Turn Python's warnings into lines, and keep libraries from writing between a script and its document."""
 
         def show(message: Warning | str, *where: Any, **more: Any) -> None:
-            said = " ".join(str(message).split())
+            said = printable(" ".join(str(message).split()))
             self._warned.append(said)
             if not self._quiet:
                 print(f"discoseg: warning: {said}", file=sys.stderr)
@@ -87,7 +88,7 @@ class Terminal:
 
     def fail(self, complaint: str, status: int) -> int:
         """End the command with one line on standard error, for a script also as JSON; return the exit status."""
-        print(f"discoseg: {complaint}", file=sys.stderr)
+        print(f"discoseg: {one_line(complaint)}", file=sys.stderr)
         if self._json:
             self._write({"error": complaint.removeprefix("error: ")})
         return status

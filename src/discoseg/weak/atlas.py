@@ -7,22 +7,20 @@ have several structures, each laid on its own click.
 """
 
 import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from discoseg.data.arrays import DAMAGE, read_npz
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
+from discoseg.texts import parse_json
 
 Index = tuple[int, int, int]  # (z, y, x)
-
-_BROKEN = (EOFError, BadZipFile, zlib.error, NotImplementedError)  # what unpacking a damaged archive ends in
 
 
 @dataclass(frozen=True)
@@ -116,18 +114,21 @@ def save_atlas(path: Path, atlases: Mapping[int, Atlas], *, meta: Mapping[str, A
 def load_atlas(path: Path) -> tuple[dict[int, Atlas], dict[str, Any]]:
     """Read what `save_atlas` wrote: the atlas of each structure by its value, and the `meta`."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            index = json.loads(str(arrays["index"]))
-            meta = index["meta"]
-            labels = meta.pop("labels") if "labels" in meta else [meta.pop("label")]
-            templates: dict[int, dict[str, Template]] = {label: {} for label in labels}
-            for i, entry in enumerate(index["templates"]):
-                template = Template(arrays[f"block_{i}"], tuple(entry["offset"]), entry["masks"])
-                templates[entry.get("label", labels[0])][entry["group"]] = template
-            return {label: Atlas(several) for label, several in templates.items()}, meta
+        arrays = read_npz(path)
+        index = parse_json(str(arrays["index"]))
+        meta = index["meta"]
+        labels = meta.pop("labels") if "labels" in meta else [meta.pop("label")]
+        templates: dict[int, dict[str, Template]] = {int(label): {} for label in labels}
+        for i, entry in enumerate(index["templates"]):
+            z, y, x = map(int, entry["offset"])
+            block = arrays[f"block_{i}"]
+            if block.dtype != np.int8 or block.ndim != 3:
+                raise ValueError(f"block_{i} is no template")
+            templates[entry.get("label", labels[0])][str(entry["group"])] = Template(block, (z, y, x), entry["masks"])
+        return {label: Atlas(several) for label, several in templates.items()}, meta
     except FileNotFoundError as error:
         raise UserError(f"cannot read the atlas {path}: no such file") from error
-    except (*_BROKEN, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (*DAMAGE, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"{path} is not a whole atlas file: build it again with `discoseg seeds`") from error
 
 

@@ -29,6 +29,7 @@ from discoseg.data.files import write_atomically
 from discoseg.data.rows import read_text
 from discoseg.data.volume import Volume, format_shape
 from discoseg.errors import UserError
+from discoseg.texts import parse_json
 from discoseg.weak.tables import read_table
 
 Space = Literal["voxel", "world"]
@@ -134,9 +135,13 @@ def _read_json(path: Path) -> list[Click]:
         return found
 
     try:
-        content = json.loads(read_text(path), object_pairs_hook=unique)
+        content = parse_json(read_text(path), pairs=unique)
+    except UserError:
+        raise
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not valid JSON: {error.msg}") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f'{path} must hold one object of the form {{"CASE": {{"voxel": [x, y, z]}}}}')
     return [click for case, entry in content.items() for click in _parse_case(path, case, entry)]

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 def print_seeds(seeded: Sequence[SeededCase], out: Path, *, console: "Console | None" = None) -> None:
     """Print mean seed statistics by structure and atlas group, and for all cases together."""
-    from rich.console import Console
     from rich.table import Table
+
+    from discoseg.terminal.console import Console
 
     structures = list(seeded[0].statistics)
     several = len(structures) > 1

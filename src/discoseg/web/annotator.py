@@ -1,12 +1,13 @@
 """What the actions of the page do to the annotation of a case."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from discoseg.data.files import file_of
 from discoseg.data.layouts import Case, Dataset
 from discoseg.data.volume import format_shape
 from discoseg.errors import UserError
@@ -31,8 +32,12 @@ class Annotator:
         *,
         structures: Mapping[str, int],
         book: Book | None = None,
+        outside: bool = False,
     ) -> None:
-        """``structures`` are values by name; ``book`` has an atlas of each, without it clicks mark small balls."""
+        """``structures`` are values by name; ``book`` has an atlas of each, without it clicks mark small balls.
+
+        Images that links, or the dataset's own tables, place outside its folder are shown only with ``outside``.
+        """
         if len(structures) > MOST_STRUCTURES:
             raise UserError(f"--label: {len(structures)} structures; {MOST_STRUCTURES} can be drawn at a time")
         if max(dataset.ignore, *dataset.labels.values()) > 255:
@@ -41,6 +46,8 @@ class Annotator:
         self.cases: dict[str, Case] = {case.name: case for case in dataset.cases if not case.test}
         if not self.cases:
             raise UserError(f"{dataset.root}: no case to annotate, all are held out for testing")
+        if not outside:
+            _require_inside(dataset.root, self.cases.values())
         self.palette = Palette(tuple(structures.values()), dataset.ignore)
         self.has_atlas = book is not None
         self._seeder = Seeder(self.palette.values, dataset.ignore, book)
@@ -116,6 +123,15 @@ class Annotator:
     def _require(self, structure: str) -> None:
         if structure not in self.structures:
             raise UserError(f"{structure!r} is not annotated here; these are: {', '.join(self.structures)}")
+
+
+def _require_inside(root: Path, cases: Iterable[Case]) -> None:
+    """Refuse images that do not lie in a dataset's folder: a page must not show what the dataset merely points to."""
+    folder = root.resolve()
+    for case in cases:
+        for image in case.images:
+            if not file_of(image).resolve().is_relative_to(folder):
+                raise UserError(f"{image} lies outside of {root}, by a link or a table; allow it with --outside")
 
 
 def _begun(record: Record) -> Record:

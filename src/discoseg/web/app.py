@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteError
 
-from discoseg.errors import UserError
+from discoseg.errors import UserError, one_line
 from discoseg.web.annotator import Annotator
 from discoseg.web.case_routes import case_routes
 from discoseg.web.events import Hub
@@ -68,11 +68,17 @@ def _explain_errors(app: FastAPI) -> None:
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return JSONResponse(Problem(detail=f"{where}: {first['msg']}").model_dump(), 422)
+        return JSONResponse(Problem(detail=one_line(f"{where}: {first['msg']}")).model_dump(), 422)
 
     @app.exception_handler(StarletteError)
     def refused(request: Request, error: StarletteError) -> JSONResponse:
-        return JSONResponse(Problem(detail=str(error.detail)).model_dump(), error.status_code, headers=error.headers)
+        return JSONResponse(
+            Problem(detail=one_line(str(error.detail))).model_dump(), error.status_code, headers=error.headers
+        )
+
+    @app.exception_handler(FileNotFoundError)
+    def missing(request: Request, error: FileNotFoundError) -> JSONResponse:
+        return JSONResponse(Problem(detail=one_line(f"{error.filename} is missing")).model_dump(), 404)
 
     @app.exception_handler(Conflict)
     def conflict(request: Request, error: Conflict) -> JSONResponse:

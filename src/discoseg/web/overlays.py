@@ -1,6 +1,5 @@
 """Predictions and proposals of a run as drawings that the page lays over an image."""
 
-import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from discoseg.data.files import write_atomically
 from discoseg.data.prepare import Grid, labels_from_grid
 from discoseg.data.volume import read_volume
 from discoseg.errors import UserError
+from discoseg.texts import read_json
 from discoseg.web.annotator import Annotator
 from discoseg.web.drawing import pack
 
@@ -111,6 +111,6 @@ def _model_file(run: Path) -> Path:
 
 def _facts(run: Path) -> dict:
     try:
-        return dict(json.loads((run / "run.json").read_text(encoding="utf-8")))
+        return dict(read_json(run / "run.json"))
     except (OSError, ValueError) as error:
         raise UserError(f"{run / 'run.json'} is missing or broken") from error

@@ -1,6 +1,7 @@
 """What is annotated of one case: a small record, and layers of voxels beside it."""
 
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from discoseg.data.announced import DEFLATE, require_room
+from discoseg.data.arrays import DAMAGE
 from discoseg.data.files import write_atomically
+from discoseg.data.volume import format_shape
 from discoseg.errors import UserError
+from discoseg.texts import parse_json
 
 CaseState = Literal["new", "begun", "done"]
 STATES: tuple[CaseState, ...] = ("new", "begun", "done")
@@ -53,10 +58,16 @@ class Record:
             entry["state"],
             int(entry["revision"]),
             {name: (int(x), int(y), int(z)) for name, (x, y, z) in entry["clicks"].items()},
-            {name: (low, high) for name, (low, high) in entry["bounds_ml"].items()},
+            {name: (_side(low), _side(high)) for name, (low, high) in entry["bounds_ml"].items()},
             {name: int(count) for name, count in entry["sizes_vox"].items()},
-            entry["layers"],
+            None if entry["layers"] is None else int(entry["layers"]),
         )
+
+
+def _side(value: Any) -> float | None:
+    if value is not None and not 0 <= value < math.inf:
+        raise ValueError(f"no size: {value!r}")
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +94,10 @@ class Layers:
         return not (self.painted.any() or (self.labels != ignore).any() or (self.seeds != ignore).any())
 
 
+class _OtherShape(UserError):
+    """Layers of another image than the case has now."""
+
+
 def write_layers(path: Path, layers: Layers) -> None:
     """Write layers to one file, all or nothing, and quickly, for that happens at every stroke.
 
@@ -101,16 +116,23 @@ def write_layers(path: Path, layers: Layers) -> None:
         file.writestr("about.json", json.dumps(about))
 
 
-def read_layers(path: Path) -> Layers:
-    """Read what :func:`write_layers` wrote."""
+def read_layers(path: Path, shape: tuple[int, ...]) -> Layers:
+    """Read what :func:`write_layers` wrote of an image of ``shape`` (z, y, x)."""
     try:
         with zipfile.ZipFile(path) as file:
-            about = json.loads(file.read("about.json"))
+            require_room(path, sum(part.file_size for part in file.infolist()), path.stat().st_size, ratio=DEFLATE)
+            about = parse_json(file.read("about.json"))
+            if tuple(about["shape"]) != shape:
+                known, now = format_shape(tuple(about["shape"])), format_shape(shape)
+                said = f"annotated with {known} voxels, but its image has {now} now; bring the old one back"
+                raise _OtherShape(f"{path}: {said}")
             labels, seeds, painted = (_unbox(file, about, name) for name in ("labels", "seeds", "painted"))
+        if painted.max() > 1:
+            raise ValueError("neither painted nor not")
         return Layers(labels, seeds, painted.view(bool))
-    except FileNotFoundError:
+    except (FileNotFoundError, _OtherShape):
         raise
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (*DAMAGE, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"{path} is damaged: remove it and its case from state.json, and annotate it again") from error
 
 

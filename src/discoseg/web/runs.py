@@ -1,6 +1,5 @@
 """Trainings whose results can be laid over the images, and what they suggest to annotate next."""
 
-import csv
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from discoseg.errors import UserError
 from discoseg.next_case import rank_cases
+from discoseg.report.runs import read_columns
 
 MOST_SUGGESTED = 5
 
@@ -63,10 +63,13 @@ def read_metrics(run: Path) -> list[dict[str, float | None]]:
     path = run / "metrics.csv"
     if not path.is_file():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _finite(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    try:
+        columns = read_columns(path)
+    except UserError:  # it is being written, or is another's
+        return []
+    rows = zip(*columns.values(), strict=True)
+    return [{name: _finite(value) for name, value in zip(columns, row, strict=True)} for row in rows]
 
 
-def _finite(text: str | None) -> float | None:
-    value = float(text) if text else math.nan
-    return value if math.isfinite(value) else None
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

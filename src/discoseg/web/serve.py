@@ -95,11 +95,11 @@ def _listen(host: str, port: int) -> socket.socket:
 def _token(path: Path) -> str:
     """Return the folder's token: kept, for the user alone to read, so that an open page survives a restart."""
     if path.is_file():
-        kept = path.read_text(encoding="ascii").strip()
+        kept = path.read_text(encoding="ascii", errors="replace").strip()
         if len(kept) >= 32:
             return kept
     token = secrets.token_urlsafe(32)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(token)
     return token

@@ -21,9 +21,10 @@ import numpy as np
 from discoseg.data.files import image_suffix, require_new_folder, write_atomically
 from discoseg.data.layouts import Case, Dataset
 from discoseg.data.locks import try_lock
-from discoseg.data.metaimage import data_file
-from discoseg.data.volume import Volume, format_shape, write_volume
+from discoseg.data.meta_header import data_file
+from discoseg.data.volume import Volume, write_volume
 from discoseg.errors import UserError
+from discoseg.texts import read_json
 from discoseg.weak.clicks import Click, write_clicks
 from discoseg.web.records import Layers, Record, read_layers, write_layers
 
@@ -163,13 +164,7 @@ class Store:
             return Layers.blank(self._geometry(case).shape, self._dataset.ignore)
         if self._latest is not None and self._latest[:2] == (case, record.layers):
             return self._latest[2]
-        layers, image = read_layers(self._layers_of(case, record.layers)), self._geometry(case)
-        if layers.labels.shape != image.shape:
-            known, now = format_shape(layers.labels.shape), format_shape(image.shape)
-            raise UserError(
-                f"{case}: annotated with {known} voxels, but its image has {now} now; bring the old one back"
-            )
-        return layers
+        return read_layers(self._layers_of(case, record.layers), self._geometry(case).shape)
 
     def _layers_of(self, case: str, revision: int) -> Path:
         return self._layers / f"{case}.{revision}"
@@ -185,7 +180,7 @@ class Store:
     def _read_state(self) -> tuple[dict[str, Record], str | None, set[str]]:
         path = self.out / "state.json"
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
+            state = read_json(path)
             if state["format"] != _FORMAT:
                 raise UserError(f"{path}: written by another version of discoseg; use that one, or another --out")
             records = {name: Record.from_json(entry) for name, entry in state["cases"].items()}

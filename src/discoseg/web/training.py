@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from discoseg.config import Config, Method, load_config, load_run_config
-from discoseg.data.files import make_folder_whole, write_atomically
+from discoseg.data.files import make_folder_whole, no_follow, write_atomically
 from discoseg.data.locks import try_lock
-from discoseg.data.metaimage import data_file
+from discoseg.data.meta_header import data_file
 from discoseg.errors import UserError
+from discoseg.texts import read_json
 from discoseg.web.annotator import Annotator
 from discoseg.web.runs import is_finished, read_metrics
 
@@ -182,7 +183,7 @@ class Training:
         command = [sys.executable, "-m", "discoseg", "train", root, "--out", str(run), "--quiet", *options]
         lock = try_lock(self._folder / f"{name}.lock")
         assert lock is not None, "whoever could hold it does not run"
-        with lock, (self._folder / f"{name}.log").open("ab") as log:
+        with lock, open(self._folder / f"{name}.log", "ab", opener=no_follow) as log:
             log.write(f"$ discoseg {' '.join(command[3:])}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
@@ -216,7 +217,7 @@ class Training:
 
     def _current(self) -> dict[str, Any] | None:
         with suppress(OSError, ValueError):
-            return dict(json.loads((self._folder / "current.json").read_text(encoding="utf-8")))
+            return dict(read_json(self._folder / "current.json"))
         return None
 
     def _is_running(self) -> bool:

@@ -1,0 +1,71 @@
+"""Headers of NRRD files: read strictly before SimpleITK does, which a long line alone can make crash."""
+
+import re
+from pathlib import Path
+
+from discoseg.errors import UserError
+
+_MOST_HEADER = 2**20  # bytes
+_MOST_LINE = 1000  # characters
+_NUMBER = r"[-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40}|nan|inf)(?:[eE][-+]?\d{1,4})?"
+_VECTOR = rf"(?:none|\({_NUMBER}(?:,{_NUMBER}){{0,3}}\))"
+_WORD = r"[A-Za-z0-9_.+-]{1,40}"
+_QUOTED = r'"[^"\\]{0,80}"'
+# What a field's values are, and whether there is one for each axis.
+_FIELDS: dict[str, tuple[str, bool]] = {
+    "dimension": (r"[1-5]", False),
+    "sizes": (r"[1-9]\d{0,9}", True),
+    "spacings": (_NUMBER, True),
+    "thicknesses": (_NUMBER, True),
+    "axis mins": (_NUMBER, True),
+    "axismins": (_NUMBER, True),
+    "axis maxs": (_NUMBER, True),
+    "axismaxs": (_NUMBER, True),
+    "kinds": (r"[A-Za-z0-9-]{1,40}|\?\?\?", True),
+    "centers": (r"[a-z]{1,20}|\?\?\?", True),
+    "centerings": (r"[a-z]{1,20}|\?\?\?", True),
+    "labels": (_QUOTED, True),
+    "units": (_QUOTED, True),
+    "space directions": (_VECTOR, True),
+    "space origin": (_VECTOR, False),
+    "space dimension": (r"[1-4]", False),
+    "space": (_WORD, False),
+    "encoding": (_WORD, False),
+    "endian": (_WORD, False),
+    "byte skip": (r"-1|\d{1,10}", False),
+    "byteskip": (r"-1|\d{1,10}", False),
+    "line skip": (r"\d{1,6}", False),
+    "lineskip": (r"\d{1,6}", False),
+}
+_TEXT = ("type", "content", "number", "min", "max", "old min", "oldmin", "old max", "oldmax", "sample units")
+_SEVERAL = ("space units", "measurement frame")  # one for each axis of the world
+
+
+def require_nrrd_header(path: Path) -> None:
+    """Refuse a header with lines that no program writes, and voxels in another file."""
+    with path.open("rb") as file:
+        start = file.read(_MOST_HEADER)
+    head = re.split(rb"\r?\n\r?\n", start, maxsplit=1)[0]
+    first, *lines = head.decode("utf-8", "surrogateescape").split("\n")
+    damaged = f"{path} cannot be read: its header is truncated or damaged"
+    if not re.fullmatch(r"NRRD000[1-6]\r?", first) or len(head) == _MOST_HEADER:
+        raise UserError(damaged)
+    fields: dict[str, str] = {}
+    for line in lines:
+        line = line.removesuffix("\r")
+        if len(line) > _MOST_LINE or re.search(r"[\x00-\x08\x0b-\x1f]", line):
+            raise UserError(f"{damaged}: {line[:80]!r}")
+        if line.startswith("#") or re.match(r"[^:=]{1,100}:=", line):
+            continue
+        name, colon, value = line.partition(": ")
+        if name.lower().replace(" ", "") == "datafile":
+            raise UserError(f"{path}: its voxels lie in another file; save it with its voxels attached")
+        if not colon or name in fields or name not in (*_FIELDS, *_TEXT, *_SEVERAL):
+            raise UserError(f"{damaged}: {line[:80]!r}")
+        fields[name] = value.strip()
+    axes = fields.get("dimension", "")
+    for name in ("dimension", "sizes", "encoding", *(fields.keys() & _FIELDS.keys())):
+        kind, each = _FIELDS[name]
+        wanted = int(axes) if each and re.fullmatch("[1-5]", axes) else 1
+        if not re.fullmatch(rf"(?:{kind})(?:\s+(?:{kind})){{{wanted - 1}}}", fields.get(name, "")):
+            raise UserError(f"{damaged}: {name}: {fields.get(name, '')[:80]}")
