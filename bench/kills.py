@@ -25,9 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
-
-from discoseg.checkpoint import load_meta
+from typing import Any, Protocol
 
 MOMENTS = ("any time", "training", "writing", "renaming")
 OF_RANKS = ("a rank's part",)
@@ -201,8 +199,14 @@ def _place(run: Path) -> str:
     latest = run / "checkpoints" / "latest.safetensors"
     if not latest.is_file():
         return "no checkpoint yet"
-    meta = load_meta(latest)
+    meta = _meta(latest)
     return f"saved: epoch {meta['epoch']}, step {meta['steps']}"
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    from discoseg.checkpoint import load_meta
+
+    return load_meta(path)
 
 
 def _family(pid: int) -> list[int]:
@@ -223,7 +227,7 @@ def _compare(whole: Path, killed: Path) -> list[str]:
     """Return the files that differ, but for clock times and for which checkpoints were due."""
     timed = {"timing.csv", "log.txt", "run.json", ".lock", "checkpoints/previous.safetensors"}
     names = {str(p.relative_to(run)) for run in (whole, killed) for p in run.rglob("*") if p.is_file()} - timed
-    latest = load_meta(whole / "checkpoints" / "latest.safetensors").get("shards", [])
+    latest = _meta(whole / "checkpoints" / "latest.safetensors").get("shards", [])
     names -= {name for name in names if "/shards/" in name and name.removeprefix("checkpoints/") not in latest}
     contents = [
         {name: (run / name).read_bytes() for name in names if (run / name).is_file()} for run in (whole, killed)
