@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from discoseg import train as training
 from discoseg.config import Config
 from discoseg.discrete import PottsGrid, select_by_size
 from discoseg.errors import UserError
+from discoseg.networks import build_network
 from discoseg.ranks import Ranks, open_ranks
 from discoseg.weak.examples import Example
 
@@ -42,7 +42,7 @@ class Training:
     With ``often`` there is a checkpoint after every step; ``plain`` makes a network without batch normalisation.
     """
 
-    shards: list[tuple[list[Example], list[Example], Mapping[str, list[int]]]]
+    shards: list[tuple[list[Example], list[Example], dict[str, list[int]]]]
     config: Config
     run: Path
     resume: bool = False
@@ -58,7 +58,7 @@ class Training:
             if self.fault is not None and ranks.rank == 1 and done > 0.4:
                 raise self.fault("a fault")
 
-        build = _build_plain if self.plain else training.build_network
+        build = _build_plain if self.plain else build_network
         every_s, most = (0.0, np.inf) if self.often else (checkpoints.EVERY_S, checkpoints.MOST_SHARE)
         with (
             mock.patch.multiple(checkpoints, EVERY_S=every_s, MOST_SHARE=most),

@@ -1,5 +1,6 @@
 """``discoseg annotate`` as processes: a server that is killed, streams events, ends; trainings beside it."""
 
+import fcntl
 import gzip
 import json
 import signal
@@ -9,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -186,3 +188,20 @@ def test_trainings_run_beside_the_server(
         assert "finished" in again.json()["detail"]
     assert json.loads((out / "runs/run-1/run.json").read_text())["training"] == ["phantom_002", "phantom_004"]
     assert {status.state for status in told} >= {"running", "stopping"}
+
+
+def test_stop_asks_first_and_then_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that saves after its step may take a while; pressed again, Stop does not wait for it."""
+    sent: list[tuple[int, int]] = []
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/run-1.lock").write_text("123")
+    (tmp_path / "runs/current.json").write_text('{"name": "run-1", "epochs": 3, "started": 0, "stopped": false}')
+    annotator = SimpleNamespace(out=tmp_path)
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
+    with (tmp_path / "runs/run-1.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as the training does for as long as it lives
+        training = Training(cast(Annotator, annotator), preset="default", tell=lambda status: None)
+        assert training.stop().state == "stopping"
+        training.stop()
+        training._closed.set()
+    assert sent == [(123, signal.SIGTERM), (123, signal.SIGKILL)]

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from discoseg.checkpoint import load_meta
+from discoseg.cli import _again
+from discoseg.commands.options import same_again
 from discoseg.config import (
     AdmmConfig,
     AugmentConfig,
@@ -166,3 +168,22 @@ def test_torchrun_says_a_mistake_in_one_line(phantoms: Path, tmp_path: Path) -> 
     assert "nothing" in said[0]
     assert ended.returncode != 0
     assert not (tmp_path / "run").exists()
+
+
+def test_what_torchrun_starts_again_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["train", "data", f"--out={tmp_path}"]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert _again(arguments) == arguments  # it was stopped before there was a run
+    (tmp_path / "config.toml").touch()
+    assert _again(arguments) == [*arguments, "--resume"]
+    assert _again([*arguments, "--resume"]) == [*arguments, "--resume"]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    assert _again(arguments) == arguments
+
+
+def test_an_interrupted_training_says_how_torchrun_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert same_again(["train", "data"]) == "torchrun --nproc-per-node 4 -m discoseg train data"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert same_again(["train", "data"]) == "torchrun ... --nproc-per-node 2 -m discoseg train data"
