@@ -17,13 +17,6 @@ from fuzz_targets import CONFIG, SHAPE, Target, Workshop
 TOKEN = "t" * 40
 # files that a whole page is made from
 _PAGES = ("config.toml", "run.json", "metrics.csv", "timing.csv", "scores of cases", "contours.npz")
-    "config.toml",
-    "run.json",
-    "metrics.csv",
-    "timing.csv",
-    "scores of cases",
-    "contours.npz",
-)  # of which one is made
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"method": "GET", "path": "/api/dataset", "body": ""},
     {"method": "GET", "path": "/api/cases/heart_1", "body": ""},
