@@ -36,9 +36,12 @@ src/discoseg/web/static/vendor/niivue.umd.js: web/package.json web/package-lock.
 	cp web/node_modules/@niivue/niivue/dist/niivue.umd.js $@
 
 # No file but those whose hashes are in the lock. What torch's build for CUDA needs beyond it is pinned by torch itself.
-$(VENV)/ready: pyproject.toml requirements.lock
+# A build of torch in a folder that pip looks into (PIP_FIND_LINKS) comes before the index's.
+$(VENV)/ready: pyproject.toml requirements.lock torch.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --no-index -r torch.lock 2>/dev/null || \
+	    $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r torch.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	$(BIN)/python -m pip check >/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip check

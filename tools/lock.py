@@ -1,5 +1,7 @@
-"""Write requirements.lock: `make lock`. Every package that `make test` installs, at the version that constraints.txt
-pins, with the SHA-256 of each of its files, so that pip takes no other.
+"""Write requirements.lock and torch.lock: `make lock`.
+
+They have every package that `make test` installs, at the version that constraints.txt pins, with the SHA-256 of each of
+its files, so that pip takes no other.
 
 pip says which packages these are on this machine; the indexes and folders that pip is configured for say their files.
 What torch's build for CUDA needs beyond that is not in it: another build of torch, as here, has no use for it.
@@ -109,7 +111,9 @@ def main() -> None:
     packages = resolved(f".[{options.extras}]")
     del packages["discoseg"]
     packages |= {name: versions[name] for name in (*BUILD, *MARKERS)}
+    torch = {"torch": packages.pop("torch")}
     (ROOT / "requirements.lock").write_text(lock(packages, addresses))
+    (ROOT / "torch.lock").write_text(lock(torch, addresses))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ _ENTRY = b"ElementDataFile"
 _NUMBER = r"[-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][-+]?\d{1,4})?"
 _LARGEST = 1e30  # what is more overflows a float
 _COUNT = r"\d{1,10}"
+_TRUTH = r"(?i:true|false)"
 _WORD = r"[A-Za-z0-9_]{1,40}"
 # What the values of an entry are, and how many there are by the number of axes; entries that are not here mean nothing.
 _VALUES: dict[str, tuple[str, int]] = {  # power of the number of axes
@@ -32,10 +33,10 @@ _VALUES: dict[str, tuple[str, int]] = {  # power of the number of axes
     "CompressedDataSize": (r"\d{1,18}", 0),
     "ElementType": (_WORD, 0),
     "ObjectType": (_WORD, 0),
-    "BinaryData": (_WORD, 0),
-    "BinaryDataByteOrderMSB": (_WORD, 0),
-    "ElementByteOrderMSB": (_WORD, 0),
-    "CompressedData": (_WORD, 0),
+    "BinaryData": (_TRUTH, 0),
+    "BinaryDataByteOrderMSB": (_TRUTH, 0),
+    "ElementByteOrderMSB": (_TRUTH, 0),
+    "CompressedData": (_TRUTH, 0),
 }
 _NEEDED = ("NDims", "DimSize", "ElementType")
 

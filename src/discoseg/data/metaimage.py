@@ -34,7 +34,8 @@ def _read(path: Path) -> Volume:
     skipped = length if data is None else max(0, int(entries.get("HeaderSize", "0")))
     stored = (data or file).stat().st_size - skipped
     compressed = entries.get("CompressedData", "").lower() == "true"
-    if int(entries.get("CompressedDataSize", "0")) > stored:
+    unknown = compressed and data is None and "CompressedDataSize" not in entries
+    if unknown or int(entries.get("CompressedDataSize", "0")) > stored:
         raise UserError(f"{path} cannot be read: its header is damaged")
     reader, voxel_bytes = open_itk(path)
     text = entries.get("BinaryData", "").lower() == "false"

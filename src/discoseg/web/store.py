@@ -185,7 +185,7 @@ class Store:
                 raise UserError(f"{path}: written by another version of discoseg; use that one, or another --out")
             records = {name: Record.from_json(entry) for name, entry in state["cases"].items()}
             return records, state["shown"], set(state["unexported"])
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{path} is damaged; restore it from a backup, or choose another --out") from error
