@@ -10,12 +10,13 @@ def pick_cases(count: int, most: int) -> list[int]:
     A third are the first, a third the last.
 
     >>> pick_cases(4, 6), pick_cases(100, 6)
-    ([0, 1, 2, 3], [0, 1, 34, 65, 98, 99])
+    ([0, 1, 2, 3], [0, 1, 26, 74, 98, 99])
     """
     if count <= most:
         return list(range(count))
     ends = most // 3
-    between = np.linspace(ends, count - 1 - ends, most - 2 * ends + 2)[1:-1].round().astype(int).tolist()
+    left, shown = count - 2 * ends, most - 2 * ends  # cases between the ends, of which as many are shown
+    between = [ends + (2 * place + 1) * left // (2 * shown) for place in range(shown)]  # the middles of equal parts
     return [*range(ends), *between, *range(count - ends, count)]
 
 
