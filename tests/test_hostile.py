@@ -21,11 +21,13 @@ from discoseg.cli import main
 from discoseg.config import Config, load_config
 from discoseg.data.arrays import read_npz
 from discoseg.data.layouts import Case, Dataset, find_dataset
+from discoseg.data.locks import LOCK, alone_in
+from discoseg.data.meta_header import data_file
 from discoseg.data.names import require_name
+from discoseg.data.prepare import Grid, prepare_cases
 from discoseg.data.volume import Volume, read_geometry, read_volume, write_volume
 from discoseg.errors import UserError, printable
 from discoseg.predict import load_model
-from discoseg.run import RunFolder
 from discoseg.texts import parse_json, read_bytes
 from discoseg.weak.atlas import load_atlas
 
@@ -161,8 +163,29 @@ def test_nothing_is_appended_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "timing.csv").symlink_to(theirs)
     with pytest.raises(UserError, match="cannot write"):
         _append(tmp_path / "timing.csv", "1,2\n")
+    (tmp_path / LOCK).symlink_to(theirs)
+    with pytest.raises(UserError, match=r"\.lock is a symbolic link"), alone_in(tmp_path):
+        pass
     assert theirs.read_text() == "kept"
-    assert RunFolder(tmp_path).root == tmp_path
+
+
+def test_training_reads_no_pipe_in_the_place_of_voxels(tmp_path: Path) -> None:
+    write_volume(tmp_path / "a.mhd", Volume(np.zeros((2, 4, 4), np.uint8), np.eye(4), (1.0, 1.0, 1.0)))
+    data = next(path for path in tmp_path.iterdir() if path.suffix != ".mhd")
+    data.unlink()
+    os.mkfifo(data)
+    case = Case("a", (tmp_path / "a.mhd",), None, "a")
+    with pytest.raises(UserError, match="is not a file"):
+        next(iter(prepare_cases([case], Grid((32, 32), (0.5, 99.5), "LPS"))))
+
+
+def test_a_structure_with_a_slash_is_no_obstacle_to_others(tmp_path: Path) -> None:
+    labels = {"background": 0, "liver": 1, "prostate/uterus": 2}
+    dataset = Dataset(tmp_path, "nnunet", (), labels, 3)
+    assert dataset.label_values("liver") == {"liver": 1}
+    for chosen in ("prostate/uterus", "all"):
+        with pytest.raises(UserError, match="slash"):
+            dataset.label_values(chosen)
 
 
 BAD_NAMES = [
@@ -346,6 +369,14 @@ def test_the_page_shows_no_image_outside_the_dataset(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     Annotator(dataset, tmp_path / "out", structures={"foreground": 1}, outside=True).store.close()
     assert read_volume(tmp_path / "data" / "c.nii").shape == (2, 16, 20)  # commands follow links to plain files
+    (tmp_path / "raw").mkdir()
+    write_volume(tmp_path / "raw" / "d.mhd", volume())
+    data = data_file(tmp_path / "raw" / "d.mhd")
+    assert data is not None
+    data.rename(tmp_path / "secret.raw")
+    data.symlink_to(tmp_path / "secret.raw")
+    with pytest.raises(UserError, match=r"d\.mhd lies outside of"):
+        Annotator(find_dataset(tmp_path / "raw"), tmp_path / "more", structures={"foreground": 1})
 
 
 def test_a_report_shows_hostile_names_as_text(tmp_path: Path) -> None:

@@ -84,6 +84,15 @@ def test_a_run_that_knows_little_of_itself(tmp_path: Path, capsys: pytest.Captur
         ({"config.toml": "epochs = 1"}, "run.json is missing or broken"),
         ({"config.toml": "epochs = 1", "run.json": "[]"}, "run.json is missing or broken"),
         ({"config.toml": "epochs =", "run.json": "{}"}, "not valid TOML"),
+        *(
+            ({"config.toml": "epochs = 1", "run.json": facts}, "run.json: broken")
+            for facts in ('{"sources": [1]}', '{"training": 5}', '{"command": 5}', '{"hardware": "x"}')
+        ),
+        ({"config.toml": "epochs = 1", "run.json": "[" * 200_000}, "run.json is missing or broken"),
+        *(
+            ({"config.toml": "epochs = 1", "run.json": "{}", "metrics.csv": table}, "metrics.csv: broken")
+            for table in ("epoch,val_dice\n1,abc\n", "epoch\nx\n", "epoch\nnan\n", "a,b\n1,2\n")
+        ),
     ],
 )
 def test_what_is_no_run_is_one_line(

@@ -1,7 +1,8 @@
 """What a run folder says of itself: where it stands, and all that is needed to make it again (`discoseg info`)."""
 
 import csv
-import json
+import io
+import math
 import shlex
 import time
 from itertools import pairwise
@@ -10,9 +11,13 @@ from typing import Any
 
 from discoseg.config import PRESETS, Config, flatten, load_run_config, to_dict
 from discoseg.errors import UserError
+from discoseg.texts import read_bytes, read_json
 
 _FINAL = Path("checkpoints") / "final.safetensors"
 _LATEST = Path("checkpoints") / "latest.safetensors"
+_FACTS = {"training": list, "validation": list, "threads": int} | dict.fromkeys(
+    ("sources", "checksums", "hardware", "versions"), dict
+)  # what run.json holds that is not text, if it is there
 
 
 def describe_run(run: Path) -> dict[str, Any]:
@@ -27,7 +32,7 @@ def describe_run(run: Path) -> dict[str, Any]:
         raise UserError(f"{run}: {missing}; give the --out of a training")
     config, facts = load_run_config(run / "config.toml"), _read_facts(run / "run.json")
     metrics = _read_rows(run / "metrics.csv")
-    scores = [(float(row["val_dice"]), int(float(row["epoch"]))) for row in metrics if row.get("val_dice")]
+    scores = [(row["val_dice"], int(row["epoch"])) for row in metrics if "val_dice" in row]
     best = max(scores, default=None, key=lambda score: score[0])
     finished = (run / _FINAL).is_file() and len(metrics) >= config.epochs
     command = facts.get("command")
@@ -101,19 +106,30 @@ def _join(values: dict[str, Any], sign: str = " ") -> str:
 
 def _read_facts(path: Path) -> dict[str, Any]:
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json(path)
         if not isinstance(facts, dict):
             raise ValueError
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is missing or broken, so little is known of this run") from error
-    return facts
+    known = {name: value for name, value in facts.items() if value is not None}
+    for name in ("command", "device", "platform", "commit", *_FACTS):
+        if name in known and not isinstance(known[name], _FACTS.get(name, str)):
+            raise UserError(f"{path}: broken, {name} is not what a training writes")
+    return known
 
 
-def _read_rows(path: Path) -> list[dict[str, str]]:
+def _read_rows(path: Path) -> list[dict[str, float]]:
+    """Return the epoch and the validation Dice, where there is one, of each row."""
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    try:
+        text = io.StringIO(read_bytes(path).decode("utf-8"), newline="")
+        rows = [{key: float(row[key]) for key in ("epoch", "val_dice") if row.get(key)} for row in csv.DictReader(text)]
+        if not all(math.isfinite(row["epoch"]) for row in rows):
+            raise ValueError("an epoch that is no number")
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise UserError(f"{path}: broken, not a table of epochs") from error
+    return rows
 
 
 def _age_s(run: Path) -> float | None:
@@ -124,7 +140,10 @@ def _age_s(run: Path) -> float | None:
 
 def _count_resumes(run: Path) -> int:
     log = run / "log.txt"
-    return log.read_text(encoding="utf-8", errors="replace").count("  resumed after epoch ") if log.is_file() else 0
+    if not log.is_file():
+        return 0
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        return sum("  resumed after epoch " in line for line in lines)
 
 
 def _preset(command: str | None) -> str:

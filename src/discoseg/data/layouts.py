@@ -52,7 +52,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for name in self.labels:
-            require_name(name, self.root, "structure")
+            require_name(name, self.root, "structure", slashes=True)
         for case in self.cases:
             require_name(case.name, self.root)
             for what, word in (("patient", case.patient), ("group", case.group)):
@@ -71,12 +71,18 @@ class Dataset:
         """Return values by name of the foreground labels that ``labels`` names: joined by commas, or ``all``."""
         known = {name: value for name, value in self.labels.items() if value != 0}
         if labels == "all" and "all" not in known:
-            return known
+            return self._usable(known)
         values = [self.label_value(part.strip()) for part in labels.split(",")]
         if len(set(values)) < len(values):
             raise UserError(f"--label {labels}: a structure occurs twice")
         names = {value: name for name, value in known.items()}
-        return {names[value]: value for value in values}
+        return self._usable({names[value]: value for value in values})
+
+    def _usable(self, chosen: dict[str, int]) -> dict[str, int]:
+        """Return the labels, unless one has a name that no file can have; others of the dataset may have it."""
+        for name in chosen:
+            require_name(name, self.root, "structure")
+        return chosen
 
 
 def find_dataset(root: Path | str) -> Dataset:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from discoseg.data.files import no_follow
 from discoseg.errors import UserError
 
 LOCK = ".lock"  # in the folder that it is for
@@ -21,7 +22,12 @@ def try_lock(path: Path) -> IO[str] | None:
     A child process that is given its descriptor holds the lock too. What stands in the file is left alone. An OSError
     where the file system knows no locks.
     """
-    file = path.open("a+", encoding="utf-8")
+    try:
+        file = open(path, "a+", encoding="utf-8", opener=no_follow)  # noqa: SIM115  # Path.open has no opener
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path} is a symbolic link, but must be a file; remove it") from error
+        raise
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

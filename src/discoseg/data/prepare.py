@@ -267,14 +267,24 @@ def _cached(
         raise UserError(f"{entry}: this entry of the cache is damaged; remove it and start again") from error
 
 
+def _add_content(digest: "hashlib._Hash", file: Path) -> None:
+    """Add a file to a hash, piece by piece; a pipe or a device has no end."""
+    if file.exists() and not file.is_file():
+        raise UserError(f"{file} is not a file")
+    with file.open("rb") as content:
+        while piece := content.read(2**20):
+            digest.update(piece)
+
+
 def _content_hash(path: Path) -> bytes:
     """Hash a file, which of its channels is meant, and with a MetaImage header the data file that it names."""
     file = file_of(path)
     try:
-        digest = hashlib.sha256(file.read_bytes())
         data = data_file(file) if file.suffix.lower() == ".mhd" else None
-        if data is not None:
-            digest.update(data.read_bytes())
+        digest = hashlib.sha256()
+        for part in (file, data):
+            if part is not None:
+                _add_content(digest, part)
         if (channel := channel_of(path)) is not None:
             digest.update(f"[{channel}]".encode())
         return digest.digest()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from discoseg.data.files import file_of
 from discoseg.data.layouts import Case, Dataset
+from discoseg.data.meta_header import data_file
 from discoseg.data.volume import format_shape
 from discoseg.errors import UserError
 from discoseg.weak.seeds import Book
@@ -130,7 +131,9 @@ def _require_inside(root: Path, cases: Iterable[Case]) -> None:
     folder = root.resolve()
     for case in cases:
         for image in case.images:
-            if not file_of(image).resolve().is_relative_to(folder):
+            file = file_of(image)
+            data = data_file(file) if file.suffix.lower() == ".mhd" and file.is_file() else None
+            if not all(part.resolve().is_relative_to(folder) for part in (file, data or file)):
                 raise UserError(f"{image} lies outside of {root}, by a link or a table; allow it with --outside")
 
 
