@@ -37,6 +37,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 
 def run_targets(shop: Workshop) -> dict[str, Target]:
     """Train a tiny network and return targets of its files, and of what other commands write."""
+    from discoseg.about_run import describe_run, say_run
     from discoseg.checkpoint import load_slices
     from discoseg.evaluation import evaluate, write_evaluation
     from discoseg.experiments.plan import Cell
@@ -72,6 +73,9 @@ def run_targets(shop: Workshop) -> dict[str, Target]:
         report(path)
         load_run_config(path)
 
+    def inform(path: Path) -> None:
+        say_run(describe_run(run))
+
     def score(path: Path) -> None:
         read_evaluations({"run": path}, [])
 
@@ -84,6 +88,8 @@ def run_targets(shop: Workshop) -> dict[str, Target]:
         "config.toml": make(run / "config.toml", mutations.mutate_header, configured),
         "next.csv": make(run / "next.csv", mutations.mutate_header, lambda p: rank_cases(run), ["next", run]),
         "run.json": make(run / "run.json", mutations.mutate_json, report, write_page),
+        "run.json for info": make(run / "run.json", mutations.mutate_json, inform, ["info", run]),
+        "metrics.csv for info": make(run / "metrics.csv", mutations.mutate_header, inform, ["info", run]),
         "metrics.csv": make(run / "metrics.csv", mutations.mutate_header, report, write_page),
         "timing.csv": make(run / "timing.csv", mutations.mutate_header, report, write_page),
         "scores of cases": make(run / "cases.csv", mutations.mutate_header, report, write_page),
