@@ -163,7 +163,7 @@ def test_the_volume_of_the_mask_is_within_its_bounds(scan: Volume, size_ml: str,
     if size_ml != "0.001:0.002":  # less than a voxel: one it is
         assert low <= found.sizes["LV"].ml <= (high or np.inf)
     assert certificate["energy"]["lower_bound"] <= certificate["energy"]["after"] + 1e-6
-    assert certificate["strength"] == (0.2 if crf_strength is None else 0)
+    assert certificate["strength"] == (pytest.approx(0.02) if crf_strength is None else 0)
     assert certificate["solved_on"]["voxels"] == ("grid" if crf_strength is None else "image")
     assert json.loads(json.dumps(certificate, allow_nan=False)) == certificate
     again = lv.predict(scan, enforcement=enforcement, augmentations=1, postprocessing=Postprocessing(True, True))
@@ -197,7 +197,8 @@ def test_what_is_not_given_is_the_trainings(scan: Volume, tmp_path: Path) -> Non
     lv = model("LV")
     enforcement = lv.enforcement()
     assert enforcement.sizes.of("any", "LV") == (20, 200)
-    assert (enforcement.strength, enforcement.sigma, enforcement.neighbours) == (0.2, 0.1, 26)
+    assert enforcement.strength == pytest.approx(0.02)  # a tenth
+    assert (enforcement.sigma, enforcement.neighbours) == (0.1, 26)
     (tmp_path / "sizes.csv").write_text("case,low_ml,high_ml\na,10,20\n")
     with pytest.raises(UserError, match="no bounds for case b"):
         lv.predict(scan, enforcement=lv.enforcement(size_csv=tmp_path / "sizes.csv"), case="b")

@@ -23,6 +23,8 @@ from discoseg.weak.sizes import SizesMl
 
 Labels = NDArray[np.uint8]  # (z, y, x): 0 background, k the k-th structure
 
+_SHARE = 0.1  # of the training's λ/μ̂: with no multipliers against it, all of it takes too much (docs/prediction.md)
+
 
 @dataclass(frozen=True)
 class Enforcement:
@@ -57,7 +59,7 @@ class Enforcement:
             size_ml = config.size_ml
         if size_ml is not None and "@" in size_ml:
             raise UserError(f"--size-ml {size_ml}: the group of a new image is not known; give sizes without @")
-        strength = config.crf.strength / config.admm.mu_crf if strength is None else strength
+        strength = _SHARE * config.crf.strength / config.admm.mu_crf if strength is None else strength
         if not 0 <= strength < math.inf:
             raise UserError(f"--crf-strength {strength} must be 0 or more, and finite")
         if strength == 0 and size_ml is None and size_csv is None:

@@ -138,7 +138,8 @@ class Model:
     ) -> Enforcement:
         """Return what :meth:`predict` is to enforce: the sizes and boundary prior given, else those of the training.
 
-        ``size_ml`` and ``size_csv`` are those of ``discoseg train``; ``crf_strength`` is λ/μ̂, 0 for no boundary prior.
+        ``size_ml`` and ``size_csv`` are those of ``discoseg train``; ``crf_strength`` is λ/μ̂, 0 for no boundary prior,
+        by default a tenth of the training's.
         """
         table = None if size_csv is None else Path(size_csv)
         return Enforcement.choose(

@@ -42,7 +42,7 @@ class Predict(Voice):
     size_csv: Path | None = None
     """Sizes to enforce for each case: a CSV file as in training; a case has its label map's name, without suffix."""
     crf_strength: float | None = None
-    """Strength of the boundary prior to enforce, λ/μ of the cut; by default that of the training, 0 turns it off."""
+    """Strength of the boundary prior to enforce, λ/μ of the cut; by default a tenth of the training's, 0 is none."""
     checkpoint: Literal["best", "bounds", "final"] = "best"
     """The best validation epoch's model, that of the epoch with the most training structures within their bounds (which
     is also the best where nothing validates), or the last epoch's."""
