@@ -59,6 +59,9 @@ def test_a_pngs_opacity_is_no_channel(tmp_path: Path) -> None:
     path = write_picture(tmp_path / "a.png", COLOUR)
     assert count_channels(path) == 3
     np.testing.assert_array_equal(read_volume(tmp_path / "a.png[2]").array, COLOUR[None, ..., 2])
+    Image.fromarray(COLOUR[..., :2]).save(tmp_path / "grey.png")
+    with pytest.raises(UserError, match=r"grey\.png: grey with opacity is not read; save it without opacity$"):
+        read_volume(tmp_path / "grey.png")
 
 
 def test_a_tiff_of_several_pages_is_a_volume(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">IIBBBBB")
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}  # bits by kind of colour
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_GREY_AND_OPACITY = 4  # a kind of colour that SimpleITK cannot hold
 _MOST_SIDE = 2**20  # pixels
 _DEFLATE = 1032
 _CRITICAL = {b"IHDR", b"PLTE", b"IDAT", b"IEND"}
@@ -44,5 +45,7 @@ def require_png_header(path: Path) -> None:
     known = depth in _DEPTHS.get(colour, ()) and (compression, filtering) == (0, 0) and interlace in (0, 1)
     if not known or (colour == 3 and not palette) or not (0 < width <= _MOST_SIDE and 0 < height <= _MOST_SIDE):
         raise UserError(f"{damaged}: {width}×{height} pixels of {depth} bits")
+    if colour == _GREY_AND_OPACITY:
+        raise UserError(f"{path}: grey with opacity is not read; save it without opacity")
     if width * height * depth * _CHANNELS[colour] // 8 > data_bytes * _DEFLATE:
         raise UserError(f"{damaged}: {data_bytes} bytes cannot hold {width}×{height} pixels")
