@@ -94,6 +94,10 @@ def test_a_metaimage_of_several_files_is_refused(name: str, tmp_path: Path) -> N
 def test_a_metaimage_header_has_one_meaning(line: str, tmp_path: Path) -> None:
     _write_raw_mhd(tmp_path / "a.mhd", "a.raw", line)
     refused(tmp_path / "a.mhd", "header is truncated or damaged")
+    _write_raw_mhd(tmp_path / "b.mhd", "= a.raw")
+    refused(tmp_path / "b.mhd", "header is truncated or damaged")
+    (tmp_path / "b.mhd").write_text((tmp_path / "b.mhd").read_text().replace("ElementDataFile", "TheElementDataFile"))
+    refused(tmp_path / "b.mhd", "header is truncated or damaged")
 
 
 def test_sizes_of_a_metaimage_are_compared_with_its_data(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def data_file(path: Path) -> Path | None:
     name = read_meta_header(path)[0]["ElementDataFile"]
     if name.upper() == "LOCAL":
         return None
+    if name.startswith("="):  # SimpleITK would take it for none, and print that
+        raise UserError(f"{path} cannot be read: its header is truncated or damaged: ElementDataFile = {name[:80]}")
     name = name.removeprefix("./")
     if name.split()[:1] == ["LIST"] or "%" in name:
         raise UserError(f"{path}: its slices lie in several files; save it as one file, .mha or .nii.gz")
@@ -80,6 +82,8 @@ def read_meta_header(path: Path) -> tuple[dict[str, str], int]:
             raise UserError(f"{damaged}: {line[:80]!r}")
         entries[name] = value
     axes, order = entries.get("NDims", ""), list(entries)
+    if order[-1] != _ENTRY.decode():
+        raise UserError(damaged)
     for name in (*_NEEDED, *(entries.keys() & _VALUES.keys())):
         kind, power = _VALUES[name]
         values = entries.get(name, "").split()
