@@ -79,6 +79,11 @@ def test_a_metaimage_reads_no_file_elsewhere(name: str, tmp_path: Path) -> None:
     refused(tmp_path / "data" / "a.mhd", "must lie beside it")
 
 
+def test_what_other_programs_write_into_a_metaimage_is_read(tmp_path: Path) -> None:
+    _write_raw_mhd(tmp_path / "a.mhd", "./a.raw", "Comment = one", "Comment = two")
+    assert read_volume(tmp_path / "a.mhd").shape == (2, 16, 20)
+
+
 @pytest.mark.parametrize("name", ["LIST", "LIST 2", "slice%02d.raw 1 4 1"])
 def test_a_metaimage_of_several_files_is_refused(name: str, tmp_path: Path) -> None:
     _write_raw_mhd(tmp_path / "data" / "a.mhd", name)
@@ -91,6 +96,10 @@ def test_a_metaimage_of_several_files_is_refused(name: str, tmp_path: Path) -> N
 def test_a_metaimage_header_has_one_meaning(line: str, tmp_path: Path) -> None:
     _write_raw_mhd(tmp_path / "a.mhd", "a.raw", line)
     refused(tmp_path / "a.mhd", "header is truncated or damaged")
+    _write_raw_mhd(tmp_path / "b.mhd", "= a.raw")
+    refused(tmp_path / "b.mhd", "header is truncated or damaged")
+    (tmp_path / "b.mhd").write_text((tmp_path / "b.mhd").read_text().replace("ElementDataFile", "TheElementDataFile"))
+    refused(tmp_path / "b.mhd", "header is truncated or damaged")
 
 
 def test_sizes_of_a_metaimage_are_compared_with_its_data(tmp_path: Path) -> None:
@@ -116,6 +125,21 @@ def test_nrrd_headers_are_read_strictly(line: str, tmp_path: Path) -> None:
     refused(tmp_path / "a.nrrd", "another file|header is truncated or damaged")
 
 
+def test_what_other_programs_write_into_an_nrrd_header_is_read(tmp_path: Path) -> None:
+    write_volume(tmp_path / "a.nrrd", volume())
+    content = (tmp_path / "a.nrrd").read_bytes()
+    lines = b"\nSegmentation_Names:=" + b"a: b (1, 2) " * 1000 + b"\nthicknesses: NaN NaN 2.5\nencoding:"
+    for before, after in ((b"\nencoding:", lines), (b"\ndimension:", b"\nDimension:"), (b",", b", ")):
+        assert before in content
+        end = content.index(b"\n\n")
+        content = content[:end].replace(before, after) + content[end:]
+    (tmp_path / "b.nrrd").write_bytes(content)
+    np.testing.assert_array_equal(read_volume(tmp_path / "b.nrrd").array, volume().array)
+    np.testing.assert_array_equal(read_geometry(tmp_path / "b.nrrd").affine, read_geometry(tmp_path / "a.nrrd").affine)
+    (tmp_path / "c.nrrd").write_bytes(content.replace(b"\n", b"\n" + b"k:=\n" * 20_000, 1))
+    refused(tmp_path / "c.nrrd", "header is truncated or damaged")
+
+
 def test_pages_of_a_tiff_that_go_in_circles_are_refused(tmp_path: Path) -> None:
     write_volume(tmp_path / "a.tif", volume((1, 16, 20)))
     content = bytearray((tmp_path / "a.tif").read_bytes())
@@ -126,6 +150,30 @@ def test_pages_of_a_tiff_that_go_in_circles_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "a.tif", "go in circles")
 
 
+def test_pages_of_a_tiff_share_no_more_than_it_holds(tmp_path: Path) -> None:
+    """Pages that all point at the same strips, or at the same values of a tag that only Pillow reads."""
+    (tmp_path / "a.tif").write_bytes(_shared_tiff(1, 500))
+    assert read_volume(tmp_path / "a.tif").shape == (1, 500, 1)
+    for content in (_shared_tiff(50, 500), _shared_tiff(50, 1, (65000, 1, 3000, 8))):
+        (tmp_path / "a.tif").write_bytes(content)
+        refused(tmp_path / "a.tif", "more entries and values than it can hold")
+
+
+def _shared_tiff(pages: int, rows: int, *more: tuple[int, int, int, int]) -> bytes:
+    """Pages of 1 × `rows` pixels with the same strips of one row; entries are tag, type, number, and value or place."""
+    start = 8 + 8 * rows
+    entries = [(256, 4, 1, 1), (257, 4, 1, rows), (258, 3, 1, 8), (273, 4, rows, 8), (278, 4, 1, 1)]
+    entries += [(279, 4, rows, 8 + 4 * rows), *more]
+    step = 2 + 12 * len(entries) + 4
+    content = struct.pack("<2sHI", b"II", 42, start) + struct.pack("<I", 8) * rows + struct.pack("<I", 1) * rows
+    if rows == 1:  # the values are their own place
+        entries = [(*entry[:3], {273: 8, 279: 1}.get(entry[0], entry[3])) for entry in entries]
+    for page in range(1, pages + 1):
+        content += struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
+        content += struct.pack("<I", start + page * step if page < pages else 0)
+    return content
+
+
 def test_a_png_of_more_pixels_than_it_can_hold_is_refused(tmp_path: Path) -> None:
     write_volume(tmp_path / "a.png", volume((1, 16, 20)))
     content = bytearray((tmp_path / "a.png").read_bytes())
@@ -133,6 +181,21 @@ def test_a_png_of_more_pixels_than_it_can_hold_is_refused(tmp_path: Path) -> Non
     struct.pack_into(">I", content, 29, zlib.crc32(content[12:29]))
     (tmp_path / "a.png").write_bytes(content)
     refused(tmp_path / "a.png", "cannot hold 900000×900000 pixels")
+
+
+@pytest.mark.parametrize("kind", ["iDOT", "caNv", "orNT", "vpAg", "acTL", "ABCD", "iDO1"])
+def test_chunks_of_a_png_that_may_be_passed_over_are(kind: str, tmp_path: Path) -> None:
+    write_volume(tmp_path / "a.png", volume((1, 16, 20)))
+    content = (tmp_path / "a.png").read_bytes()
+    chunk = kind.encode() + bytes(16)
+    whole, damaged = (struct.pack(">I", 16) + chunk + struct.pack(">I", zlib.crc32(chunk) ^ wrong) for wrong in (0, 1))
+    (tmp_path / "a.png").write_bytes(content[:33] + whole + content[33:])  # behind the header
+    (tmp_path / "b.png").write_bytes(content[:33] + damaged + content[33:])
+    if kind in ("ABCD", "iDO1"):
+        refused(tmp_path / "a.png", "a chunk b")
+    else:
+        np.testing.assert_array_equal(read_volume(tmp_path / "a.png").array, volume((1, 16, 20)).array)
+        refused(tmp_path / "b.png", "is not whole")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device", "loop", "folder"])

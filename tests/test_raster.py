@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import SimpleITK
 from numpy.typing import NDArray
+from PIL import Image
 
 from discoseg.data.files import channel_of, channel_paths, file_of, list_images, strip_suffix
 from discoseg.data.volume import Volume, count_channels, read_orientation, read_volume, write_volume
@@ -58,12 +59,39 @@ def test_a_pngs_opacity_is_no_channel(tmp_path: Path) -> None:
     path = write_picture(tmp_path / "a.png", COLOUR)
     assert count_channels(path) == 3
     np.testing.assert_array_equal(read_volume(tmp_path / "a.png[2]").array, COLOUR[None, ..., 2])
+    Image.fromarray(COLOUR[..., :2]).save(tmp_path / "grey.png")
+    with pytest.raises(UserError, match=r"grey\.png: grey with opacity is not read; save it without opacity$"):
+        read_volume(tmp_path / "grey.png")
 
 
 def test_a_tiff_of_several_pages_is_a_volume(tmp_path: Path) -> None:
     stack = np.arange(3 * 40 * 32, dtype=np.uint16).reshape(3, 40, 32)
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(stack), str(tmp_path / "a.tif"))
     np.testing.assert_array_equal(read_volume(tmp_path / "a.tif").array, stack)
+
+
+def test_a_tiffs_opacity_is_no_channel(tmp_path: Path) -> None:
+    Image.fromarray(COLOUR[..., :2]).save(tmp_path / "a.tif")
+    assert count_channels(tmp_path / "a.tif") == 1
+    np.testing.assert_array_equal(read_volume(tmp_path / "a.tif").array, COLOUR[None, ..., 0])
+
+
+def test_tiff_files_that_are_not_read_are_not_called_damaged(tmp_path: Path) -> None:
+    write_picture(tmp_path / "deep.tif", COLOUR[..., :3].astype(np.uint16) * 257)
+    write_picture(tmp_path / "two.tif", COLOUR[..., :2])
+    Image.fromarray(GREY).save(tmp_path / "jpeg.tif", compression="jpeg")
+    Image.fromarray(GREY > 100).save(tmp_path / "fax.tif", compression="group4")
+    reasons = {
+        "deep": "colours of 16 bits are not read; save it as .nii.gz or .nrrd",
+        "two": "pixels of a kind that cannot be read; save it as .nii.gz or .nrrd",
+        "jpeg": "JPEG compression is not read; save it with LZW or deflate",
+        "fax": "CCITT compression is not read; save it with LZW or deflate",
+    }
+    for name, reason in reasons.items():
+        for read in (read_volume, read_orientation):
+            with pytest.raises(UserError) as caught:
+                read(tmp_path / f"{name}.tif")
+            assert str(caught.value) == f"{tmp_path / name}.tif: {reason}"
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -46,6 +46,9 @@ def data_file(path: Path) -> Path | None:
     name = read_meta_header(path)[0]["ElementDataFile"]
     if name.upper() == "LOCAL":
         return None
+    if name.startswith("="):  # SimpleITK would take it for none, and print that
+        raise UserError(f"{path} cannot be read: its header is truncated or damaged: ElementDataFile = {name[:80]}")
+    name = name.removeprefix("./")
     if name.split()[:1] == ["LIST"] or "%" in name:
         raise UserError(f"{path}: its slices lie in several files; save it as one file, .mha or .nii.gz")
     if not name or re.search(r"[/\\:]", name) or name in (".", ".."):
@@ -74,10 +77,13 @@ def read_meta_header(path: Path) -> tuple[dict[str, str], int]:
         name, equals, value = (part.strip() for part in line.partition("="))
         if not line.strip():
             continue
-        if not equals or name in entries or len(line) > MOST_LINE or re.search("[\x00-\x08\x0b\x0c\x0e-\x1f]", line):
+        twice = name in entries and name in _VALUES
+        if not equals or twice or len(line) > MOST_LINE or re.search("[\x00-\x08\x0b\x0c\x0e-\x1f]", line):
             raise UserError(f"{damaged}: {line[:80]!r}")
         entries[name] = value
     axes, order = entries.get("NDims", ""), list(entries)
+    if order[-1] != _ENTRY.decode():
+        raise UserError(damaged)
     for name in (*_NEEDED, *(entries.keys() & _VALUES.keys())):
         kind, power = _VALUES[name]
         values = entries.get(name, "").split()

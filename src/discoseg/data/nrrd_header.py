@@ -1,4 +1,4 @@
-"""Headers of NRRD files: read strictly before SimpleITK does, which a long line alone can make crash."""
+"""Headers of NRRD files: read strictly before SimpleITK does, which a long line that is no field makes crash."""
 
 import re
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 from discoseg.errors import UserError
 
 _MOST_HEADER = 2**20  # bytes
-_MOST_LINE = 1000  # characters
-_NUMBER = r"[-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40}|nan|inf)(?:[eE][-+]?\d{1,4})?"
-_VECTOR = rf"(?:none|\({_NUMBER}(?:,{_NUMBER}){{0,3}}\))"
+_MOST_LINE = 1000  # characters of a field; SimpleITK reads comments and `key:=value` lines of any length
+_MOST_LINES = 10_000  # its time grows by the square of the `key:=value` lines
+_NUMBER = r"[-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40}|(?i:nan|inf))(?:[eE][-+]?\d{1,4})?"
+_VECTOR = rf"(?:none|\(\s*{_NUMBER}(?:\s*,\s*{_NUMBER}){{0,3}}\s*\))"
 _WORD = r"[A-Za-z0-9_.+-]{1,40}"
 _QUOTED = r'"[^"\\]{0,80}"'
 # What a field's values are, and whether there is one for each axis.
@@ -22,8 +23,8 @@ _FIELDS: dict[str, tuple[str, bool]] = {
     "axis maxs": (_NUMBER, True),
     "axismaxs": (_NUMBER, True),
     "kinds": (r"[A-Za-z0-9-]{1,40}|\?\?\?", True),
-    "centers": (r"[a-z]{1,20}|\?\?\?", True),
-    "centerings": (r"[a-z]{1,20}|\?\?\?", True),
+    "centers": (r"[A-Za-z]{1,20}|\?\?\?", True),
+    "centerings": (r"[A-Za-z]{1,20}|\?\?\?", True),
     "labels": (_QUOTED, True),
     "units": (_QUOTED, True),
     "space directions": (_VECTOR, True),
@@ -48,19 +49,21 @@ def require_nrrd_header(path: Path) -> None:
     head = re.split(rb"\r?\n\r?\n", start, maxsplit=1)[0]
     first, *lines = head.decode("utf-8", "surrogateescape").split("\n")
     damaged = f"{path} cannot be read: its header is truncated or damaged"
-    if not re.fullmatch(r"NRRD000[1-6]\r?", first) or len(head) == _MOST_HEADER:
+    if not re.fullmatch(r"NRRD000[1-6]\r?", first) or len(head) == _MOST_HEADER or len(lines) > _MOST_LINES:
         raise UserError(damaged)
     fields: dict[str, str] = {}
     for line in lines:
         line = line.removesuffix("\r")
-        if len(line) > _MOST_LINE or re.search(r"[\x00-\x08\x0b-\x1f]", line):
+        if re.search(r"[\x00-\x08\x0b-\x1f]", line):
             raise UserError(f"{damaged}: {line[:80]!r}")
         if line.startswith("#") or re.match(r"[^:=]{1,100}:=", line):
             continue
         name, colon, value = line.partition(": ")
-        if name.lower().replace(" ", "") == "datafile":
+        name = name.lower()
+        if name.replace(" ", "") == "datafile":
             raise UserError(f"{path}: its voxels lie in another file; save it with its voxels attached")
-        if not colon or name in fields or name not in (*_FIELDS, *_TEXT, *_SEVERAL):
+        known = colon and name not in fields and name in (*_FIELDS, *_TEXT, *_SEVERAL)
+        if not known or len(line) > _MOST_LINE:
             raise UserError(f"{damaged}: {line[:80]!r}")
         fields[name] = value.strip()
     axes = fields.get("dimension", "")

@@ -10,10 +10,11 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">IIBBBBB")
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}  # bits by kind of colour
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_GREY_AND_OPACITY = 4  # a kind of colour that SimpleITK cannot hold
 _MOST_SIDE = 2**20  # pixels
 _DEFLATE = 1032
-_KEPT = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"gAMA", b"pHYs", b"sBIT", b"sRGB", b"cHRM", b"tIME", b"sCAL"}
-_KEPT |= {b"tEXt", b"iTXt", b"zTXt", b"iCCP", b"bKGD", b"eXIf", b"oFFs", b"pCAL", b"hIST", b"sPLT", b"sTER", b"cICP"}
+_CRITICAL = {b"IHDR", b"PLTE", b"IDAT", b"IEND"}
+_ANCILLARY = 0x20  # the bit of a chunk's first letter that says: who does not know it passes over it
 
 
 def require_png_header(path: Path) -> None:
@@ -27,7 +28,8 @@ def require_png_header(path: Path) -> None:
         kind = b""
         while kind != b"IEND":
             length, kind = struct.unpack(">I4s", file.read(8).ljust(8, b"\0"))
-            if kind not in _KEPT or length > size:
+            known = kind in _CRITICAL or (kind.isalpha() and kind[0] & _ANCILLARY)
+            if not known or length > size:
                 raise UserError(f"{damaged}: a chunk {kind!r}")
             content = file.read(length)
             if file.read(4) != struct.pack(">I", zlib.crc32(kind + content)):
@@ -43,5 +45,7 @@ def require_png_header(path: Path) -> None:
     known = depth in _DEPTHS.get(colour, ()) and (compression, filtering) == (0, 0) and interlace in (0, 1)
     if not known or (colour == 3 and not palette) or not (0 < width <= _MOST_SIDE and 0 < height <= _MOST_SIDE):
         raise UserError(f"{damaged}: {width}×{height} pixels of {depth} bits")
+    if colour == _GREY_AND_OPACITY:
+        raise UserError(f"{path}: grey with opacity is not read; save it without opacity")
     if width * height * depth * _CHANNELS[colour] // 8 > data_bytes * _DEFLATE:
         raise UserError(f"{damaged}: {data_bytes} bytes cannot hold {width}×{height} pixels")

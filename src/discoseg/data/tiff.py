@@ -22,9 +22,10 @@ from discoseg.errors import UserError
 
 X_RESOLUTION, Y_RESOLUTION, RESOLUTION_UNIT = 282, 283, 296
 _UNIT_MM = {2: 25.4, 3: 10.0}  # inch, centimetre
-_CHANNELS = {"L": 1, "I;16": 1, "I;16B": 1, "I": 1, "F": 1, "RGB": 3, "1": 1, "P": 3, "RGBA": 3}  # by Pillow's mode
+_CHANNELS = {"L": 1, "I;16": 1, "I;16B": 1, "I": 1, "F": 1, "RGB": 3, "1": 1, "P": 3}  # by Pillow's mode
+_CHANNELS |= {"LA": 1, "RGBA": 3}  # opacity is no channel
 _one_at_a_time = threading.Lock()
-_READ_AS = {"1": "L", "P": "RGB", "RGBA": "RGB"}  # opacity is no channel
+_READ_AS = {"1": "L", "P": "RGB", "LA": "L", "RGBA": "RGB"}
 
 
 def read_tiff(path: Path) -> Volume:
@@ -62,13 +63,15 @@ def read_tiff_header(path: Path) -> tuple[NDArray[np.float64], int]:
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     """Yield Pillow's image of a file; all that a damaged one can end in is one line."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with _quietly(), warnings.catch_warnings(action="ignore"), Image.open(file, formats=["TIFF"]) as image:
             yield image
     except UserError:
         raise
+    except UnidentifiedImageError as error:  # its directories are whole
+        raise UserError(f"{file}: pixels of a kind that cannot be read; save it as .nii.gz or .nrrd") from error
     except (OSError, ValueError, LookupError, TypeError, SyntaxError, EOFError, RuntimeError, struct.error) as error:
         raise UserError(f"{file} cannot be read: it may be truncated or damaged") from error
     except Image.DecompressionBombError as error:
