@@ -204,6 +204,33 @@ def test_what_a_kill_leaves_of_a_writing_is_removed(examples: list[Example], tmp
     assert not rest.exists()
 
 
+def test_a_kill_before_there_is_a_run_keeps_nobody_out(phantoms: Path, examples: list[Example], tmp_path: Path) -> None:
+    """A new start takes the folder, and so does one that would resume; but not one with somebody's files in it."""
+    run, config = tmp_path / "run", replace(TINY, method="full", epochs=1)
+
+    def leave(*names: str) -> None:
+        shutil.rmtree(run, ignore_errors=True)
+        for folder in ("checkpoints", "snapshots"):
+            (run / folder).mkdir(parents=True)
+        for name in names:
+            (run / name).write_text("{")
+
+    rest = (".lock", "log.txt", "run.json", ".0123abcd-config.toml")
+    for name in ("checkpoints/latest.safetensors", "metrics.csv", ".hidden"):
+        leave(*rest, name)
+        for resume, said in ((False, "already in use"), (True, "nothing to resume")):
+            with pytest.raises(UserError, match=said):
+                _run(examples, config, run, resume=resume)
+    leave(".lock")
+    _run(examples, config, run)
+    leave(*rest)
+    options = ["--method", "full", "--label", "LV", "--epochs", "1", "--grid.shape", "32", "32", "--network.width", "2"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", str(phantoms), *options, "--device", "cpu", "--quiet", "--out", str(run), "--resume"])
+    assert ended.value.code == 0
+    assert "nothing was trained there yet" in (run / "log.txt").read_text()
+
+
 def test_a_changed_file_is_named_and_nothing_is_touched(phantoms: Path, tmp_path: Path) -> None:
     dataset, run = Path(shutil.copytree(phantoms, tmp_path / "data")), tmp_path / "run"
     config = replace(TINY, label="LV", method="full", epochs=1)

@@ -37,6 +37,7 @@ from discoseg.config import Config, to_toml
 from discoseg.data.files import no_follow, remove_unfinished, require_new_folder, write_atomically
 from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
+from discoseg.not_begun import is_not_begun
 from discoseg.ranks import ALONE, Ranks
 from discoseg.surroundings import hardware, versions
 from discoseg.weak.examples import Example
@@ -58,7 +59,8 @@ class RunFolder:
         """Make a new run folder, or with ``resume`` take an existing one; nothing is ever overwritten.
 
         Within the context no other process can have it. A run that was stopped before its first checkpoint resumes from
-        the beginning; a start that fails before there is a run leaves nothing behind.
+        the beginning; a start that fails before there is a run leaves nothing behind, and one that was killed then is
+        no run, but begins as if it were new.
         """
         self.require_usable(self.root, resume=resume)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -66,6 +68,8 @@ class RunFolder:
             if not resume and (self.root / "config.toml").exists():
                 raise UserError(f"{self.root}: another training has just been there; choose another --out")
             remove_unfinished(self.root)
+            if resume and not (self.root / "config.toml").exists():
+                self.warn(f"{self.root}: nothing was trained there yet; beginning, with the settings of this command")
             try:
                 for path in (self.latest.parent, self.snapshots):
                     path.mkdir(exist_ok=True)
@@ -87,9 +91,11 @@ class RunFolder:
     def require_usable(root: Path, *, resume: bool) -> None:
         """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with.
 
-        Nor may another process be at it.
+        Either may be a folder in which a training was killed before it began. Nor may another process be at it.
         """
         require_unlocked(root)
+        if is_not_begun(root):
+            return
         if resume and not (root / "config.toml").is_file():
             raise UserError(f"{root}: nothing to resume, it has no config.toml; remove it and start without --resume")
         if not resume:
