@@ -23,6 +23,7 @@ from discoseg.data.locks import alone_in
 from discoseg.discrete import PottsGrid
 from discoseg.errors import UserError
 from discoseg.interruption import Interruption
+from discoseg.out_of_memory import is_out_of_memory
 from discoseg.passes import PredictionPass, TrainingPass
 from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
@@ -231,6 +232,21 @@ def test_a_kill_before_there_is_a_run_keeps_nobody_out(phantoms: Path, examples:
     assert "nothing was trained there yet" in (run / "log.txt").read_text()
 
 
+def test_broken_rows_of_timings_are_forgotten(tmp_path: Path) -> None:
+    folder, timing = RunFolder(tmp_path), tmp_path / "timing.csv"
+    for text, kept in (
+        ("epoch,network\n1,0.5\nx1,2\n2,0.5\n3,0.5\n", "epoch,network\n1,0.5\n2,0.5\n"),
+        ("epoch,network\n1,0.5\n2,\n2,\xff\n2,0.5,1\n2\n2,0.5", "epoch,network\n1,0.5\n"),
+    ):
+        timing.write_bytes(text.encode("latin-1"))
+        folder.rewind(2)
+        assert timing.read_text() == kept
+    for header in ("", "epoch,net", "\n1,0.5\n", "xepoch,network\n1,0.5\n"):
+        timing.write_text(header)
+        folder.rewind(2)
+        assert not timing.exists()
+
+
 def test_a_changed_file_is_named_and_nothing_is_touched(phantoms: Path, tmp_path: Path) -> None:
     dataset, run = Path(shutil.copytree(phantoms, tmp_path / "data")), tmp_path / "run"
     config = replace(TINY, label="LV", method="full", epochs=1)
@@ -309,6 +325,47 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
         warnings.simplefilter("error")  # a resumed training knows already
         _scarce(patch, 2)
         _run(examples, more, tmp_path / "scarce", resume=True)
+
+
+def test_out_of_memory_in_the_first_step_of_the_optimiser(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its moments come about weight by weight then."""
+    config = replace(TINY, method="full", epochs=1)
+    make, made = torch.zeros_like, 0
+
+    def scarce(like: torch.Tensor, **options: Any) -> torch.Tensor:
+        nonlocal made
+        made += "memory_format" in options  # a moment
+        if made == 6:
+            made += 1
+            raise RuntimeError("CUDA error: out of memory")
+        return make(like, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.zeros_like", scarce)
+        with pytest.warns(UserWarning, match="from step 1 on a batch of 8 slices is taken in 2 parts"):
+            _run(examples, config, tmp_path / "scarce")
+    with monkeypatch.context() as patch:
+        patch.setattr("discoseg.train.Running", lambda **fields: Running(**fields, parts=2))
+        _run(examples, config, tmp_path / "parts")
+    assert _files(tmp_path / "scarce") == _files(tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ("CUDA error: out of memory\nCUDA kernel errors might be reported later", True),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("[enforce fail at alloc_cpu.cpp:119] . DefaultCPUAllocator: can't allocate memory: you tried", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", False),
+    ],
+)
+def test_out_of_memory_is_known_by_what_torch_says(said: str, known: bool) -> None:
+    assert is_out_of_memory(RuntimeError(said)) == known
+    assert not is_out_of_memory(ValueError(said))
 
 
 def test_out_of_memory_with_one_slice_is_said(

@@ -14,6 +14,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import platform
 import shlex
@@ -179,12 +180,18 @@ class RunFolder:
         _write_text(self.root / "config.toml", to_toml(config))
 
     def rewind(self, epoch: int, steps: int = 0) -> None:
-        """Forget the timings of epochs after ``epoch``, which are made again; ``steps`` of the next one are done."""
+        """Forget the timings of epochs after ``epoch``, which are made again; ``steps`` of the next one are done.
+
+        Forget rows that are broken, too.
+        """
         timing = self.root / "timing.csv"
         if timing.is_file():
-            header, *rows = timing.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
-            kept = [row for row in rows if row.endswith("\n") and int(row.split(",")[0]) <= epoch]
-            _write_text(timing, "".join([header, *kept]))
+            header, *rows = timing.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) or [""]
+            kept = [row for row in rows if _timed_epoch(row, columns=header.count(",") + 1) <= epoch]
+            if header.startswith("epoch,") and header.endswith("\n"):
+                _write_text(timing, "".join([header, *kept]))
+            else:  # nobody can read it; the next epoch begins another one
+                _remove(timing)
         within = f", step {steps}" if steps else ""
         self._log(f"resumed after epoch {epoch}{within}, commit {_commit() or 'unknown'}")
 
@@ -310,6 +317,22 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _timed_epoch(row: str, *, columns: int) -> float:
+    """Return the epoch of a row of timing.csv, not a number if the row is not a whole one."""
+    try:
+        values = [float(value) for value in row.split(",")]
+    except ValueError:
+        return math.nan
+    return values[0] if len(values) == columns and row.endswith("\n") else math.nan
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise UserError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def _append(path: Path, text: str) -> None:
