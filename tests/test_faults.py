@@ -247,6 +247,30 @@ def test_broken_rows_of_timings_are_forgotten(tmp_path: Path) -> None:
         assert not timing.exists()
 
 
+def test_the_best_model_of_a_lost_epoch_gives_way_to_better_ones_only(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill comes after the model of epoch 2 was written; made again, epoch 2 turns out worse, and epoch 3 better."""
+    run, config = tmp_path / "run", replace(TINY, method="full")
+    dice = iter([0.5])
+
+    def score(*arguments: Any, prefix: str) -> dict[str, float]:
+        return {"val_dice": next(dice)} if prefix == "val" else {}
+
+    monkeypatch.setattr("discoseg.train.summarise_cases", score)
+    _run(examples, replace(config, epochs=1), run)
+    latest, best = RunFolder(run).latest, RunFolder(run).best
+    kept, seen = latest.read_bytes(), []
+    for values, epochs in (([0.8], 2), ([0.7], 2), ([0.9], 3)):
+        dice = iter(values)
+        _run(examples, replace(config, epochs=epochs), run, resume=True)
+        meta = load_tensors(best)[1]
+        seen.append((meta["epoch"], meta["val_dice"]))
+        if values == [0.8]:
+            latest.write_bytes(kept)
+    assert seen == [(2, 0.8), (2, 0.8), (3, 0.9)]
+
+
 def test_a_changed_file_is_named_and_nothing_is_touched(phantoms: Path, tmp_path: Path) -> None:
     dataset, run = Path(shutil.copytree(phantoms, tmp_path / "data")), tmp_path / "run"
     config = replace(TINY, label="LV", method="full", epochs=1)
@@ -465,4 +489,29 @@ def test_weights_that_are_not_finite_are_never_written(
     monkeypatch.setattr(torch.optim.Adam, "step", explode)
     with pytest.raises(UserError, match="weights are not finite in epoch 1, after step 1"):
         _run(examples, config, tmp_path / "run")
+    assert list((tmp_path / "run/checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("split", ["training", "validation"])
+def test_probabilities_that_are_not_finite_name_their_case(
+    split: str, examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the method, and though weights and losses are finite; nothing but the start is written."""
+    predict = PredictionPass._predict_next
+    validates = list[bool]()
+
+    def explode(self: PredictionPass) -> None:
+        image = self._image
+        validates.append(len(self._slices.names) == 1)
+        if validates[-1] == (split == "validation"):
+            self._image = image.clone()
+            self._image[-1, 0, 3, 3] = torch.inf
+        predict(self)
+        self._image = image
+
+    monkeypatch.setattr(PredictionPass, "_predict_next", explode)
+    case = examples[2 if split == "training" else 3].name
+    with pytest.raises(UserError, match=rf"^{case}: its probabilities are not finite in epoch 1"):
+        _run(examples, replace(TINY, method="full", epochs=1), tmp_path / "run")
+    assert set(validates) == {False, True}
     assert list((tmp_path / "run/checkpoints").iterdir()) == []
