@@ -247,7 +247,7 @@ def test_broken_rows_of_timings_are_forgotten(tmp_path: Path) -> None:
         assert not timing.exists()
 
 
-def test_the_best_model_of_a_lost_epoch_gives_way_to_better_ones_only(
+def test_the_best_model_of_a_lost_epoch_gives_way_to_no_worse_one(
     examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill comes after the model of epoch 2 was written; made again, epoch 2 turns out worse, and epoch 3 better."""

@@ -1,5 +1,6 @@
 """Everything a training must remember between two steps, and its way into a checkpoint and back."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,7 +92,7 @@ def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) 
 
 
 def recall_best(best: Path, state: State) -> None:
-    """Let only better models take the place of the ``best`` one, if it is of an epoch that a kill has undone since.
+    """Let no worse model take the place of the ``best`` one, if it is of an epoch that a kill has undone since.
 
     Such an epoch may come out otherwise when it is made again, and the model before it is gone.
     """
@@ -99,7 +100,8 @@ def recall_best(best: Path, state: State) -> None:
         with suppress(UserError):  # damaged: the next better one than any known takes its place
             meta = load_meta(best)
             if meta.get("epoch", 0) > state.epoch and meta.get("val_dice", -1.0) > state.best_dice:
-                state.best_dice, state.best_epoch = meta["val_dice"], meta["epoch"]
+                just_below = math.nextafter(meta["val_dice"], -1.0)  # so that the same epoch, made again, counts
+                state.best_dice, state.best_epoch = just_below, meta["epoch"]
 
 
 def snapshot_state(

@@ -155,7 +155,7 @@ def train_on(
             work.predict.all()
             if work.validate is not None:
                 work.validate.all()
-            _require_finite(state, work, material)
+            _require_finite(state.epoch, work, material)
         while state.epoch < config.epochs:
             clock = Clock(material.device)
             _run_epoch(state, work, material, config, clock, progress, listen)
@@ -307,7 +307,7 @@ def _run_epoch(
         for split, prefix in (("training", "train"), ("validation", "val")):
             cases = material.ranks.collect(_score_cases(split, work, material), material.numbers[split])
             row |= summarise_cases(cases, material.slices.structures, prefix=prefix)
-        _require_finite(state, work, material)
+        _require_finite(state.epoch + 1, work, material)
     if proposing and config.uses_crf:
         report("cutting", 0.96)
         ticks = partial(tick, "cutting", 0.96)
@@ -440,13 +440,13 @@ def _score_cases(split: str, work: _Work, material: Material) -> list[dict[str, 
     return score_cases(work.validate.probability, material.held_out, material.validation)
 
 
-def _require_finite(state: State, work: _Work, material: Material) -> None:
+def _require_finite(epoch: int, work: _Work, material: Material) -> None:
     """Refuse predictions that are not finite; once they are scored, this does not wait for the device."""
     with material.ranks.agree():
         for made in (work.predict, work.validate):
             if made is not None and (case := made.find_broken()) is not None:
                 raise UserError(
-                    f"{case}: its probabilities are not finite in epoch {state.epoch + 1}, though all losses were; the "
+                    f"{case}: its probabilities are not finite in epoch {epoch}, though all losses were; the "
                     "last checkpoint is kept: start anew with a smaller --optimiser.lr"
                 )
 
