@@ -128,7 +128,6 @@ def train_on(
         if ranks.gather(folder.has_checkpoint)[0]:
             with _seeding, undisturbing():
                 warning = restore_latest(folder.latest, state, config, material.data, material.files, shards, ranks)
-            recall_best(folder.best, state)
             if ranks.first:
                 folder.rewind(*state.place)
                 if warning is not None:
@@ -138,6 +137,7 @@ def train_on(
             if resume:  # stopped before its first checkpoint
                 folder.rewind(0)
             folder.write_start(config, model, sources or {}, material.device, material.data, ranks)
+        recall_best(folder.best, state)
         checkpoints = stack.enter_context(
             Checkpoints(
                 folder.latest,
