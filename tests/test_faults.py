@@ -23,6 +23,7 @@ from discoseg.data.locks import alone_in
 from discoseg.discrete import PottsGrid
 from discoseg.errors import UserError
 from discoseg.interruption import Interruption
+from discoseg.out_of_memory import is_out_of_memory
 from discoseg.passes import PredictionPass, TrainingPass
 from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
@@ -204,6 +205,72 @@ def test_what_a_kill_leaves_of_a_writing_is_removed(examples: list[Example], tmp
     assert not rest.exists()
 
 
+def test_a_kill_before_there_is_a_run_keeps_nobody_out(phantoms: Path, examples: list[Example], tmp_path: Path) -> None:
+    """A new start takes the folder, and so does one that would resume; but not one with somebody's files in it."""
+    run, config = tmp_path / "run", replace(TINY, method="full", epochs=1)
+
+    def leave(*names: str) -> None:
+        shutil.rmtree(run, ignore_errors=True)
+        for folder in ("checkpoints", "snapshots"):
+            (run / folder).mkdir(parents=True)
+        for name in names:
+            (run / name).write_text("{")
+
+    rest = (".lock", "log.txt", "run.json", ".0123abcd-config.toml")
+    for name in ("checkpoints/latest.safetensors", "metrics.csv", ".hidden"):
+        leave(*rest, name)
+        for resume, said in ((False, "already in use"), (True, "nothing to resume")):
+            with pytest.raises(UserError, match=said):
+                _run(examples, config, run, resume=resume)
+    leave(".lock")
+    _run(examples, config, run)
+    leave(*rest)
+    options = ["--method", "full", "--label", "LV", "--epochs", "1", "--grid.shape", "32", "32", "--network.width", "2"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", str(phantoms), *options, "--device", "cpu", "--quiet", "--out", str(run), "--resume"])
+    assert ended.value.code == 0
+    assert "nothing was trained there yet" in (run / "log.txt").read_text()
+
+
+def test_broken_rows_of_timings_are_forgotten(tmp_path: Path) -> None:
+    folder, timing = RunFolder(tmp_path), tmp_path / "timing.csv"
+    for text, kept in (
+        ("epoch,network\n1,0.5\nx1,2\n2,0.5\n3,0.5\n", "epoch,network\n1,0.5\n2,0.5\n"),
+        ("epoch,network\n1,0.5\n2,\n2,\xff\n2,0.5,1\n2\n2,0.5", "epoch,network\n1,0.5\n"),
+    ):
+        timing.write_bytes(text.encode("latin-1"))
+        folder.rewind(2)
+        assert timing.read_text() == kept
+    for header in ("", "epoch,net", "\n1,0.5\n", "xepoch,network\n1,0.5\n"):
+        timing.write_text(header)
+        folder.rewind(2)
+        assert not timing.exists()
+
+
+def test_the_best_model_of_a_lost_epoch_gives_way_to_no_worse_one(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill comes after the model of epoch 2 was written; made again, epoch 2 turns out worse, and epoch 3 better."""
+    run, config = tmp_path / "run", replace(TINY, method="full")
+    dice = iter([0.5])
+
+    def score(*arguments: Any, prefix: str) -> dict[str, float]:
+        return {"val_dice": next(dice)} if prefix == "val" else {}
+
+    monkeypatch.setattr("discoseg.train.summarise_cases", score)
+    _run(examples, replace(config, epochs=1), run)
+    latest, best = RunFolder(run).latest, RunFolder(run).best
+    kept, seen = latest.read_bytes(), []
+    for values, epochs in (([0.8], 2), ([0.7], 2), ([0.9], 3)):
+        dice = iter(values)
+        _run(examples, replace(config, epochs=epochs), run, resume=True)
+        meta = load_tensors(best)[1]
+        seen.append((meta["epoch"], meta["val_dice"]))
+        if values == [0.8]:
+            latest.write_bytes(kept)
+    assert seen == [(2, 0.8), (2, 0.8), (3, 0.9)]
+
+
 def test_a_changed_file_is_named_and_nothing_is_touched(phantoms: Path, tmp_path: Path) -> None:
     dataset, run = Path(shutil.copytree(phantoms, tmp_path / "data")), tmp_path / "run"
     config = replace(TINY, label="LV", method="full", epochs=1)
@@ -282,6 +349,47 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
         warnings.simplefilter("error")  # a resumed training knows already
         _scarce(patch, 2)
         _run(examples, more, tmp_path / "scarce", resume=True)
+
+
+def test_out_of_memory_in_the_first_step_of_the_optimiser(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its moments come about weight by weight then."""
+    config = replace(TINY, method="full", epochs=1)
+    make, made = torch.zeros_like, 0
+
+    def scarce(like: torch.Tensor, **options: Any) -> torch.Tensor:
+        nonlocal made
+        made += "memory_format" in options  # a moment
+        if made == 6:
+            made += 1
+            raise RuntimeError("CUDA error: out of memory")
+        return make(like, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.zeros_like", scarce)
+        with pytest.warns(UserWarning, match="from step 1 on a batch of 8 slices is taken in 2 parts"):
+            _run(examples, config, tmp_path / "scarce")
+    with monkeypatch.context() as patch:
+        patch.setattr("discoseg.train.Running", lambda **fields: Running(**fields, parts=2))
+        _run(examples, config, tmp_path / "parts")
+    assert _files(tmp_path / "scarce") == _files(tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ("CUDA error: out of memory\nCUDA kernel errors might be reported later", True),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("[enforce fail at alloc_cpu.cpp:119] . DefaultCPUAllocator: can't allocate memory: you tried", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", False),
+    ],
+)
+def test_out_of_memory_is_known_by_what_torch_says(said: str, known: bool) -> None:
+    assert is_out_of_memory(RuntimeError(said)) == known
+    assert not is_out_of_memory(ValueError(said))
 
 
 def test_out_of_memory_with_one_slice_is_said(
@@ -381,4 +489,29 @@ def test_weights_that_are_not_finite_are_never_written(
     monkeypatch.setattr(torch.optim.Adam, "step", explode)
     with pytest.raises(UserError, match="weights are not finite in epoch 1, after step 1"):
         _run(examples, config, tmp_path / "run")
+    assert list((tmp_path / "run/checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("split", ["training", "validation"])
+def test_probabilities_that_are_not_finite_name_their_case(
+    split: str, examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the method, and though weights and losses are finite; nothing but the start is written."""
+    predict = PredictionPass._predict_next
+    validates = list[bool]()
+
+    def explode(self: PredictionPass) -> None:
+        image = self._image
+        validates.append(len(self._slices.names) == 1)
+        if validates[-1] == (split == "validation"):
+            self._image = image.clone()
+            self._image[-1, 0, 3, 3] = torch.inf
+        predict(self)
+        self._image = image
+
+    monkeypatch.setattr(PredictionPass, "_predict_next", explode)
+    case = examples[2 if split == "training" else 3].name
+    with pytest.raises(UserError, match=rf"^{case}: its probabilities are not finite in epoch 1"):
+        _run(examples, replace(TINY, method="full", epochs=1), tmp_path / "run")
+    assert set(validates) == {False, True}
     assert list((tmp_path / "run/checkpoints").iterdir()) == []

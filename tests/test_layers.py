@@ -27,7 +27,7 @@ LAYERS = [
     {"ranks"},
     {"certified", "regions", "determinism"},
     {"kernels", "postprocess", "images", "volumes", "enforce", "surroundings", "checkpoint_header"},
-    {"weak"},
+    {"weak", "not_begun"},
     {"discrete", "data", "thinning", "shards"},
     {"config", "terminal", "waiting", "out_of_memory", "interruption"},
     {"texts"},

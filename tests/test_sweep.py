@@ -23,6 +23,7 @@ from discoseg.config import Config, OptimiserConfig
 from discoseg.engines import Job, Report, Started, local, processes, reporter
 from discoseg.engines.local import _data_settings, _without_bounds
 from discoseg.errors import UserError
+from discoseg.interruption import Interrupted
 from discoseg.material import Material
 from discoseg.run import RunFolder
 from discoseg.sweep import fit_many
@@ -116,6 +117,27 @@ def test_failures_are_all_named_and_stop_nobody_else(phantoms: Path, tmp_path: P
     with pytest.raises(UserError, match=complaints):
         fit_many(phantoms, runs, device="cpu", progress=progress)
     assert (tmp_path / "good" / FINAL).is_file()
+
+
+def test_a_stop_between_two_trainings_is_heard(phantoms: Path, tmp_path: Path) -> None:
+    pool = processes._Processes(processes._Share("cpu", threads=1, parts=1))
+    sources = {"seeds": None, "split": None, "validation_fraction": 0.2}
+
+    def train(name: str) -> None:
+        pool.train(Job(phantoms, tmp_path / name, replace(TINY, epochs=1), False, sources, None))
+
+    train("first")
+    assert (tmp_path / "first" / FINAL).is_file()
+    idle = pool._idle[0]
+    idle.process.terminate()
+    with pytest.raises(Interrupted):
+        train("second")
+    pool.set()
+    with pytest.raises(Interrupted):
+        train("third")
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    assert idle.process.is_alive()
+    pool.close()
 
 
 @pytest.mark.usefixtures("in_threads")

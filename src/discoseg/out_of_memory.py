@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+# What torch says where it raises a plain RuntimeError: of the host's memory, the driver's, cuBLAS's and cuDNN's.
+_SAID = ("allocate memory", "out of memory", "ALLOC_FAILED")
+
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Say whether an error, or what it came from, is that memory ran out: the host's or a GPU's.
@@ -11,7 +14,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return True
-        if isinstance(error, RuntimeError) and "allocate memory" in str(error):  # torch's, of the host's memory
+        if isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -277,7 +277,8 @@ class PredictionPass:
     ) -> None:
         """``order`` (N,) is the one in which slices are predicted, by default that of the stack."""
         self._network, self._image, self._config, self._say = network, slices.image, config, say
-        device = slices.image.device
+        self._slices, device = slices, slices.image.device
+        self._sum = torch.zeros((), device=device)  # of all probabilities of a pass, finite if they are
         self.probability = memory.tensor((len(slices.structures), *slices.seeds.shape), torch.float32, device)
         self._order = torch.arange(len(slices), device=device) if order is None else order
         self._places = torch.arange(_predicted_at_once(slices.image), device=device)
@@ -291,6 +292,7 @@ class PredictionPass:
         """
         self._network.eval()
         self._next.zero_()
+        self._sum.zero_()
         done = 0
         while done < len(self._image):
             while not fits(self._step):
@@ -318,6 +320,13 @@ class PredictionPass:
             pass
         return self.probability
 
+    def find_broken(self) -> str | None:
+        """Return the name of a volume whose probabilities are not finite after a pass; waits for the device."""
+        if math.isfinite(self._sum.item()):
+            return None
+        broken = next(n for n in range(len(self._slices)) if not self.probability[:, n].isfinite().all())
+        return self._slices.names[int(self._slices.volume[broken])]
+
     @torch.no_grad()
     def _predict_next(self) -> None:
         places = self._next + self._places
@@ -326,7 +335,9 @@ class PredictionPass:
         places = self._order[places]
         with network_precision(self._config, places.device):
             logits = self._network(self._image[places])
-        self.probability[:, places] = losses.structures(logits)
+        made = losses.structures(logits)
+        self.probability[:, places] = made
+        self._sum.add_(made.sum())
         self._next.add_(len(self._places))
 
 

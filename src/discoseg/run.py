@@ -14,6 +14,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import platform
 import shlex
@@ -37,6 +38,7 @@ from discoseg.config import Config, to_toml
 from discoseg.data.files import no_follow, remove_unfinished, require_new_folder, write_atomically
 from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
+from discoseg.not_begun import is_not_begun
 from discoseg.ranks import ALONE, Ranks
 from discoseg.surroundings import hardware, versions
 from discoseg.weak.examples import Example
@@ -58,7 +60,8 @@ class RunFolder:
         """Make a new run folder, or with ``resume`` take an existing one; nothing is ever overwritten.
 
         Within the context no other process can have it. A run that was stopped before its first checkpoint resumes from
-        the beginning; a start that fails before there is a run leaves nothing behind.
+        the beginning; a start that fails before there is a run leaves nothing behind, and one that was killed then is
+        no run, but begins as if it were new.
         """
         self.require_usable(self.root, resume=resume)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -66,6 +69,8 @@ class RunFolder:
             if not resume and (self.root / "config.toml").exists():
                 raise UserError(f"{self.root}: another training has just been there; choose another --out")
             remove_unfinished(self.root)
+            if resume and not (self.root / "config.toml").exists():
+                self.warn(f"{self.root}: nothing was trained there yet; beginning, with the settings of this command")
             try:
                 for path in (self.latest.parent, self.snapshots):
                     path.mkdir(exist_ok=True)
@@ -87,9 +92,11 @@ class RunFolder:
     def require_usable(root: Path, *, resume: bool) -> None:
         """Raise a :class:`UserError` unless ``root`` can take a new run, or with ``resume`` holds one to go on with.
 
-        Nor may another process be at it.
+        Either may be a folder in which a training was killed before it began. Nor may another process be at it.
         """
         require_unlocked(root)
+        if is_not_begun(root):
+            return
         if resume and not (root / "config.toml").is_file():
             raise UserError(f"{root}: nothing to resume, it has no config.toml; remove it and start without --resume")
         if not resume:
@@ -173,12 +180,18 @@ class RunFolder:
         _write_text(self.root / "config.toml", to_toml(config))
 
     def rewind(self, epoch: int, steps: int = 0) -> None:
-        """Forget the timings of epochs after ``epoch``, which are made again; ``steps`` of the next one are done."""
+        """Forget the timings of epochs after ``epoch``, which are made again; ``steps`` of the next one are done.
+
+        Forget rows that are broken, too.
+        """
         timing = self.root / "timing.csv"
         if timing.is_file():
-            header, *rows = timing.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
-            kept = [row for row in rows if row.endswith("\n") and int(row.split(",")[0]) <= epoch]
-            _write_text(timing, "".join([header, *kept]))
+            header, *rows = timing.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) or [""]
+            kept = [row for row in rows if _timed_epoch(row, columns=header.count(",") + 1) <= epoch]
+            if header.startswith("epoch,") and header.endswith("\n"):
+                _write_text(timing, "".join([header, *kept]))
+            else:  # nobody can read it; the next epoch begins another one
+                _remove(timing)
         within = f", step {steps}" if steps else ""
         self._log(f"resumed after epoch {epoch}{within}, commit {_commit() or 'unknown'}")
 
@@ -304,6 +317,22 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _timed_epoch(row: str, *, columns: int) -> float:
+    """Return the epoch of a row of timing.csv, not a number if the row is not a whole one."""
+    try:
+        values = [float(value) for value in row.split(",")]
+    except ValueError:
+        return math.nan
+    return values[0] if len(values) == columns and row.endswith("\n") else math.nan
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise UserError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def _append(path: Path, text: str) -> None:

@@ -1,6 +1,8 @@
 """Everything a training must remember between two steps, and its way into a checkpoint and back."""
 
+import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -78,11 +80,28 @@ class State:
 
 
 def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) -> None:
-    """Write what prediction needs: the network's weights, the configuration, and what the model's data looked like."""
+    """Write what prediction needs: the network's weights, the configuration, and what the model's data looked like.
+
+    Beside these the epoch and, where cases validate, their Dice then.
+    """
     require_finite_weights(state)
-    save_tensors(
-        path, _network_tensors(state.network), {"config": to_dict(config), "model": model, "epoch": state.epoch}
-    )
+    meta = {"config": to_dict(config), "model": model, "epoch": state.epoch}
+    if "val_dice" in state.history[-1]:
+        meta["val_dice"] = state.history[-1]["val_dice"]
+    save_tensors(path, _network_tensors(state.network), meta)
+
+
+def recall_best(best: Path, state: State) -> None:
+    """Let no worse model take the place of the ``best`` one, if it is of an epoch that a kill has undone since.
+
+    Such an epoch may come out otherwise when it is made again, and the model before it is gone.
+    """
+    if best.is_file():
+        with suppress(UserError):  # damaged: the next better one than any known takes its place
+            meta = load_meta(best)
+            if meta.get("epoch", 0) > state.epoch and meta.get("val_dice", -1.0) > state.best_dice:
+                just_below = math.nextafter(meta["val_dice"], -1.0)  # so that the same epoch, made again, counts
+                state.best_dice, state.best_epoch = just_below, meta["epoch"]
 
 
 def snapshot_state(

@@ -8,7 +8,6 @@ evaluation mode, predicts every training volume; (3) every 3D volume gets its pr
 those that exceed the budget of memory lie in mapped files (:mod:`discoseg.data.memory`).
 """
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -48,7 +47,7 @@ from discoseg.run import RunFolder, case_rows, snapshot_due, snapshot_slices
 from discoseg.scores import score_cases, score_proposals, summarise_cases
 from discoseg.shard_files import ShardFiles
 from discoseg.slices import Slices
-from discoseg.state import Running, State, save_model
+from discoseg.state import Running, State, recall_best, save_model
 from discoseg.weak.examples import Example
 from discoseg.weak.pairs import read_pairs
 
@@ -138,6 +137,7 @@ def train_on(
             if resume:  # stopped before its first checkpoint
                 folder.rewind(0)
             folder.write_start(config, model, sources or {}, material.device, material.data, ranks)
+        recall_best(folder.best, state)
         checkpoints = stack.enter_context(
             Checkpoints(
                 folder.latest,
@@ -155,6 +155,7 @@ def train_on(
             work.predict.all()
             if work.validate is not None:
                 work.validate.all()
+            _require_finite(state.epoch, work, material)
         while state.epoch < config.epochs:
             clock = Clock(material.device)
             _run_epoch(state, work, material, config, clock, progress, listen)
@@ -306,6 +307,7 @@ def _run_epoch(
         for split, prefix in (("training", "train"), ("validation", "val")):
             cases = material.ranks.collect(_score_cases(split, work, material), material.numbers[split])
             row |= summarise_cases(cases, material.slices.structures, prefix=prefix)
+        _require_finite(state.epoch + 1, work, material)
     if proposing and config.uses_crf:
         report("cutting", 0.96)
         ticks = partial(tick, "cutting", 0.96)
@@ -438,6 +440,17 @@ def _score_cases(split: str, work: _Work, material: Material) -> list[dict[str, 
     return score_cases(work.validate.probability, material.held_out, material.validation)
 
 
+def _require_finite(epoch: int, work: _Work, material: Material) -> None:
+    """Refuse predictions that are not finite; once they are scored, this does not wait for the device."""
+    with material.ranks.agree():
+        for made in (work.predict, work.validate):
+            if made is not None and (case := made.find_broken()) is not None:
+                raise UserError(
+                    f"{case}: its probabilities are not finite in epoch {epoch}, though all losses were; the "
+                    "last checkpoint is kept: start anew with a smaller --optimiser.lr"
+                )
+
+
 def _propose(
     name: PriorName,
     state: State,
@@ -460,11 +473,6 @@ def _move_multipliers(
     prior = state.prior(name)
     with clock(name):
         residuals = work.updates[name](proposal)
-        if not math.isfinite(residuals.primal):
-            raise UserError(
-                f"a probability is not finite in epoch {state.epoch + 1}, though all losses were; the last checkpoint "
-                "is kept: start anew with a smaller --optimiser.lr"
-            )
         row = {f"mu_{name}": prior.mu, f"primal_{name}": residuals.primal, f"dual_{name}": residuals.dual}
         admm.adapt_mu(prior, residuals, config.admm, state.epoch)
     return row

@@ -10,7 +10,9 @@ class Undo:
     """Remembers what a step changes before its optimiser moves the weights, and puts it back.
 
     These are the network's batch statistics, the remembered sums of slices, and the random generators; the optimiser
-    moves all weights in one go, after everything that needs memory.
+    moves all weights in one go, after everything that needs memory. In its first step that is its own moments, too,
+    which it makes weight by weight: those that a step has begun to make are dropped, those that were there, which
+    recorded steps read, stay where they are.
     """
 
     def __init__(self, state: State) -> None:
@@ -24,6 +26,7 @@ class Undo:
         if self._copies:
             torch._foreach_copy_(self._copies, self._changed)
         self._sums = state.slice_sums.clone()
+        self._moments = set(state.optimiser.state)
         self._random = torch.get_rng_state()
         self._random_cuda: torch.Tensor | None = None
         if state.slice_sums.is_cuda:
@@ -35,8 +38,11 @@ class Undo:
         if self._copies:
             torch._foreach_copy_(self._changed, self._copies)
         self._state.slice_sums.copy_(self._sums)
+        optimiser = self._state.optimiser
+        for weight in optimiser.state.keys() - self._moments:
+            del optimiser.state[weight]
         torch.set_rng_state(self._random)
         if self._random_cuda is not None:
             with undisturbing():
                 torch.cuda.set_rng_state(self._random_cuda)
-        self._state.optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad(set_to_none=True)

@@ -13,6 +13,7 @@ from discoseg.data.prepare import Grid, common_orientation, prepare_cases, slice
 from discoseg.data.splits import split_cases
 from discoseg.data.volume import read_geometry
 from discoseg.errors import UserError
+from discoseg.not_begun import is_not_begun
 from discoseg.ranks import ALONE, Ranks
 from discoseg.run import RunFolder
 from discoseg.shards import shard_cases
@@ -175,8 +176,13 @@ def _own_places(cases: Sequence[Case], grid: Grid, ranks: Ranks) -> list[int]:
 
 
 def recorded_sources(run: Path) -> dict[str, Any]:
-    """Return what :func:`fit` was called with when ``run`` was made: seeds, split, validation_fraction."""
+    """Return what :func:`fit` was called with when ``run`` was made: seeds, split, validation_fraction.
+
+    Nothing where its training was killed before it began.
+    """
     RunFolder.require_usable(run, resume=True)
+    if is_not_begun(run):
+        return {}
     try:
         recorded = read_json(run / "run.json")["sources"]
         sources = {name: recorded[name] for name in ("seeds", "split", "validation_fraction")}

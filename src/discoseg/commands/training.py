@@ -79,12 +79,12 @@ class Train(Voice):
         if self.resume:
             with ranks.agree():
                 found = recorded_sources(self.out) if ranks.first else {}
-            recorded = ranks.gather(found)[0]
-            sources = {
-                "seeds": self.seeds or (recorded["seeds"] and Path(recorded["seeds"])),
-                "split": self.split or (recorded["split"] and Path(recorded["split"])),
-                "validation_fraction": recorded["validation_fraction"],
-            }
+            if recorded := ranks.gather(found)[0]:
+                sources = {
+                    "seeds": self.seeds or (recorded["seeds"] and Path(recorded["seeds"])),
+                    "split": self.split or (recorded["split"] and Path(recorded["split"])),
+                    "validation_fraction": recorded["validation_fraction"],
+                }
         epochs = self.config.epochs
         live = keep_live(self.out, page=self.live_report and ranks.first, events=self.tensorboard and ranks.first)
         with interruptible() as interruption, terminal.progress() as progress, live:

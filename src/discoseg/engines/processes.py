@@ -8,15 +8,17 @@ import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from discoseg.data.files import usable_cores
 from discoseg.data.memory import budget_gib
 from discoseg.engines import Job, Report, Started, reporter
 from discoseg.errors import UserError
-from discoseg.interruption import SIGNALS, Interruption, interruptible
+from discoseg.interruption import SIGNALS, Interrupted, Interruption, interruptible
 from discoseg.workflow import fit
 
 if TYPE_CHECKING:
@@ -38,9 +40,11 @@ class _Processes:
 
     def train(self, job: Job) -> None:
         """Train in a process until that has ended; what ended it is raised, or that the process was killed."""
+        if self._stopped.is_set():
+            raise Interrupted
         worker = self._idle.pop() if self._idle else _Worker.start(self._share)
         self._busy.add(worker)
-        if self._stopped.is_set():
+        if self._stopped.is_set():  # while it started: it may not have been among those that `set` told
             worker.process.terminate()
         try:
             worker.pipe.send(job)
@@ -91,6 +95,7 @@ class _Worker(NamedTuple):
         context = multiprocessing.get_context("spawn")
         pipe, its_pipe = context.Pipe()
         process = context.Process(target=_train_apart, args=(its_pipe, share), daemon=True)
+        resource_tracker.ensure_running()  # the first process would start it, which unblocks signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until it can handle them: this is inherited
         process.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -123,18 +128,21 @@ def _train_apart(pipe: "Connection[Any, Any]", share: _Share) -> None:
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(share.threads)
-    for number in SIGNALS:  # when there is nothing to interrupt
-        signal.signal(number, lambda number, frame: None)
+    asked: list[int] = []  # by which signals, when there was nothing to interrupt
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: asked.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     with suppress(EOFError):  # nothing more to do
         while True:
-            pipe.send(_Ended(_train_one(pipe.recv(), pipe, share)))
+            pipe.send(_Ended(_train_one(pipe.recv(), pipe, share, asked)))
 
 
-def _train_one(job: Job, pipe: "Connection[Any, Any]", share: _Share) -> BaseException | None:
-    """Train, and return the error that ended it, if one did."""
+def _train_one(job: Job, pipe: "Connection[Any, Any]", share: _Share, asked: Sequence[int]) -> BaseException | None:
+    """Train, and return the error that ended it, if one did: at once, if the process was ``asked`` to end before."""
     try:
         with warnings.catch_warnings(), interruptible() as interruption:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            if asked:
+                raise Interrupted(asked[0])
             warnings.showwarning = lambda message, *where, **more: print(
                 f"discoseg: warning: {job.run}: {message}", file=sys.stderr, flush=True
             )
