@@ -169,24 +169,10 @@ def test_shares_sum_to_the_batch_and_no_rank_takes_more_than_it_has(seed: int) -
 def test_torchrun_says_a_fault_in_one_line_and_goes_on_with_what_it_began(phantoms: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    options = "--label LV --method full --epochs 2 --grid.shape 32 32 --network.name unet --network.width 4"
+    options = "--label LV --method full --epochs 2 --grid.shape 32 32 --network.name unet --network.width 4 "
+    options += "--optimiser.batch 4 --device cpu --quiet --no-live-report"
     command = [str(Path(__file__).with_name("rank_restarts.py")), "train", str(phantoms), "--out", str(run)]
-    ended = subprocess.run(
-        [
-            *launcher,
-            *command,
-            *options.split(),
-            "--optimiser.batch",
-            "4",
-            "--device",
-            "cpu",
-            "--quiet",
-            "--no-live-report",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    ended = subprocess.run([*launcher, *command, *options.split()], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     said = [line for line in ended.stderr.splitlines() if line.startswith("discoseg:")]
     assert said == ["discoseg: error: a fault of one rank"]
