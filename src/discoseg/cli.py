@@ -67,9 +67,9 @@ def _base_config(arguments: Sequence[str]) -> Config:
     return load_config(preset or "default")
 
 
-def _again(arguments: Sequence[str], launch: Launch) -> Sequence[str]:
+def _again(arguments: Sequence[str]) -> Sequence[str]:
     """Return the arguments with ``--resume`` where torchrun starts a training again that it has begun itself."""
-    if launch.restarts == 0 or "--resume" in arguments:
+    if "--resume" in arguments or "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:
         return arguments
     from discoseg.launch_store import has_begun
 
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         launch = read_launch()
         if launch.several:
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch says on each rank what only we could change
-        arguments = _again(arguments, launch)
+        arguments = _again(arguments)
         command = parse(arguments)
         if launch.several and not isinstance(command, Train):
             name = type(command).__name__.lower()

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from discoseg.errors import UserError
 from discoseg.interruption import Interrupted
 from discoseg.launch import read_launch
-from discoseg.launch_store import store_of_attempt
+from discoseg.launch_store import meet
 
 # After which a process that does not answer counts as lost. One that ends is noticed at once; this is for a machine
 # that vanishes, and must leave time for the cuts of the slowest rank; or else for the preparation of its volumes.
@@ -234,11 +234,11 @@ def open_ranks(device: torch.device) -> Iterator[Ranks]:
             # Numbers of the host cross by gloo in any case: they must not wait for the GPU.
             "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
             timeout=_PATIENCE,
-            store=store_of_attempt(launch, _PATIENCE),
+            store=meet(launch, _PATIENCE),
             rank=launch.rank,
             world_size=launch.size,
         )
-    except RuntimeError as error:
+    except (RuntimeError, TimeoutError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise PeerLost(f"the {launch.size} processes of this training did not find each other: {reason}") from error
     yield Ranks(launch.rank, launch.size, launch.local_rank, launch.local_size, backend)

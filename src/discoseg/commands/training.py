@@ -101,7 +101,7 @@ class Train(Voice):
 
             def trained(done: float, message: str) -> None:
                 nonlocal begun
-                if ranks.several and ranks.first and not begun:
+                if ranks.first and not begun:
                     note_begun()
                     begun = True
                 progress.epoch("training", done, epochs, message)
