@@ -139,6 +139,7 @@ def test_trainings_run_beside_the_server(
     told: list[Status] = []
     training = Training(annotator, preset=str(preset), tell=told.append)
     assert training.status() == Status()
+    monkeypatch.setenv("WORLD_SIZE", "several")  # torchrun's, which is none of a training's here
     first = training.start(epochs=100_000)
     assert (first.name, first.state) == ("run-1", "running")
     with pytest.raises(Busy):

@@ -25,11 +25,11 @@ LAYERS = [
     {"state", "shard_files"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
     {"ranks"},
-    {"certified", "regions", "determinism"},
+    {"certified", "regions", "determinism", "launch_store"},
     {"kernels", "postprocess", "images", "volumes", "enforce", "surroundings", "checkpoint_header"},
     {"weak", "not_begun"},
     {"discrete", "data", "thinning", "shards"},
-    {"config", "terminal", "waiting", "out_of_memory", "interruption"},
+    {"config", "terminal", "waiting", "out_of_memory", "interruption", "launch"},
     {"texts"},
     {"errors"},
 ]

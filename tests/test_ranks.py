@@ -1,19 +1,23 @@
 """Several ranks: they do what one process does, stop and fail together, and go on in any number."""
 
 import csv
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.distributed.rendezvous import rendezvous
 
 from discoseg.checkpoint import load_meta
-from discoseg.cli import _again
+from discoseg.cli import _again, main
 from discoseg.commands.options import same_again
 from discoseg.config import (
     AdmmConfig,
@@ -25,6 +29,9 @@ from discoseg.config import (
     OptimiserConfig,
 )
 from discoseg.errors import UserError
+from discoseg.launch import read_launch, without_launch
+from discoseg.launch_store import first_to_tell, note_begun
+from discoseg.ranks import PeerLost, open_ranks
 from discoseg.shards import shard_cases, share_batch
 from discoseg.weak.examples import Example
 from rank_work import Training, disagree, together
@@ -159,26 +166,76 @@ def test_shares_sum_to_the_batch_and_no_rank_takes_more_than_it_has(seed: int) -
         share_batch(2, [5, 5, 5])
 
 
-def test_torchrun_says_a_mistake_in_one_line(phantoms: Path, tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command = ["-m", "discoseg", "train", str(phantoms), "--label", "nothing", "--out", str(tmp_path / "run")]
-    ended = subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=120)
+def test_torchrun_says_a_fault_in_one_line_and_goes_on_with_what_it_began(phantoms: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    options = "--label LV --method full --epochs 2 --grid.shape 32 32 --network.name unet --network.width 4 "
+    options += "--optimiser.batch 4 --device cpu --quiet --no-live-report"
+    command = [str(Path(__file__).with_name("rank_restarts.py")), "train", str(phantoms), "--out", str(run)]
+    ended = subprocess.run([*launcher, *command, *options.split()], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
     said = [line for line in ended.stderr.splitlines() if line.startswith("discoseg:")]
-    assert len(said) == 1
-    assert "nothing" in said[0]
-    assert ended.returncode != 0
-    assert not (tmp_path / "run").exists()
+    assert said == ["discoseg: error: a fault of one rank"]
+    assert "resumed after epoch" in (run / "log.txt").read_text()
+    assert [row["epoch"] for row in _rows(run / "metrics.csv")] == ["1", "2"]
 
 
-def test_what_torchrun_starts_again_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["train", "data", f"--out={tmp_path}"]
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert _again(arguments) == arguments  # it was stopped before there was a run
-    (tmp_path / "config.toml").touch()
+def test_torchrun_resumes_no_run_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["train", "data", "--out", "run"]
+    store, _, _ = next(rendezvous("tcp://127.0.0.1:0?rank=0&world_size=1"))  # what torchrun has
+    numbers = {"WORLD_SIZE": 2, "RANK": 0, "MASTER_PORT": store.port, "TORCHELASTIC_RESTART_COUNT": 1}
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": True, **numbers}.items():
+        monkeypatch.setenv(name, str(value))
+    launch = read_launch()
+    assert _again(arguments) == arguments
+    note_begun()
     assert _again(arguments) == [*arguments, "--resume"]
     assert _again([*arguments, "--resume"]) == [*arguments, "--resume"]
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    assert _again(arguments) == arguments
+    assert [first_to_tell(launch), first_to_tell(launch)] == [True, False]
+    assert first_to_tell(replace(launch, restarts=2))
+
+
+def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        numbers = {"WORLD_SIZE": 2, "RANK": 1, "MASTER_PORT": closed.getsockname()[1]}
+        for name, value in {"MASTER_ADDR": "127.0.0.1", **numbers}.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr("discoseg.ranks._PATIENCE", timedelta(seconds=1))
+        with pytest.raises(PeerLost, match="the 2 processes of this training did not find each other"):
+            open_ranks(torch.device("cpu")).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc' in the environment"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is '2' in the environment"),
+        ({"TORCHELASTIC_RESTART_COUNT": "-1"}, "TORCHELASTIC_RESTART_COUNT is '-1' in the environment"),
+        ({"WORLD_SIZE": "2", "MASTER_PORT": "x"}, "MASTER_PORT is 'x' in the environment"),
+        ({"WORLD_SIZE": "2"}, "RANK is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "check is for one process"),
+    ],
+)
+def test_an_odd_environment_is_said_in_one_line(
+    changed: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"} if "RANK" in changed or "MASTER_PORT" in changed else {}
+    for name, value in {**address, **({"RANK": "0"} if address else {}), **changed}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("discoseg.launch_store.first_to_tell", lambda launch: True)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "nowhere"])
+    assert ended.value.code == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("discoseg: error: ")
+    assert said in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_a_process_of_its_own_knows_nothing_of_torchrun() -> None:
+    torchruns = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+    assert without_launch({"PATH": "/bin", **dict.fromkeys(torchruns, "2")}) == {"PATH": "/bin"}
 
 
 def test_an_interrupted_training_says_how_torchrun_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

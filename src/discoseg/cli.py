@@ -32,6 +32,7 @@ from discoseg.commands import (
 from discoseg.config import Config, load_config, load_run_config
 from discoseg.errors import UserError
 from discoseg.interruption import Interrupted
+from discoseg.launch import Launch, read_launch
 from discoseg.out_of_memory import is_out_of_memory
 from discoseg.terminal import Terminal
 
@@ -67,10 +68,12 @@ def _base_config(arguments: Sequence[str]) -> Config:
 
 
 def _again(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the arguments with ``--resume`` where torchrun itself starts a training again that has begun."""
-    is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    begun = (Path(_option(arguments, "--out") or "") / "config.toml").is_file()
-    return [*arguments, "--resume"] if is_again and begun and "--resume" not in arguments else arguments
+    """Return the arguments with ``--resume`` where torchrun starts a training again that it has begun itself."""
+    if "--resume" in arguments or "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:
+        return arguments
+    from discoseg.launch_store import has_begun
+
+    return [*arguments, "--resume"] if has_begun() else arguments
 
 
 def _option(arguments: Sequence[str], name: str) -> str | None:
@@ -98,42 +101,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command ``discoseg``: parse, run, and end a user's mistake in one line."""
     # Threads that spin while they wait make torch ten times slower as soon as another process wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # torchrun's: torch says on each rank what only we could change
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    arguments = _again(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     terminal = Terminal(json="--json" in arguments)  # until the arguments are understood
     command: Command | None = None
+    launch = Launch()
     try:
+        launch = read_launch()
+        if launch.several:
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch says on each rank what only we could change
+        arguments = _again(arguments)
         command = parse(arguments)
+        if launch.several and not isinstance(command, Train):
+            name = type(command).__name__.lower()
+            raise UserError(f"{name} is for one process: start it without torchrun, or unset WORLD_SIZE")
         terminal = Terminal(type(command).__name__.lower(), quiet=command.quiet, json=command.json)
         with terminal.listening():
             status = command.run(terminal)
     except UserError as error:
-        status = _fail(terminal, f"error: {error}", 2)
+        status = _fail(launch, terminal, f"error: {error}", 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would stumble over it once more when it ends
-        status = _fail(terminal, "error: broken pipe: who read the output is gone", 2)
+        status = _fail(launch, terminal, "error: broken pipe: who read the output is gone", 2)
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
-        status = _fail(terminal, f"error: {where}{error.strerror or error}", 2)
+        status = _fail(launch, terminal, f"error: {where}{error.strerror or error}", 2)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         advice = "lower --optimiser.batch, --grid.shape, --network.width or depth"
-        status = _fail(terminal, f"error: out of memory; {advice}", 2)
+        status = _fail(launch, terminal, f"error: out of memory; {advice}", 2)
     except KeyboardInterrupt as interruption:
         goes_on = "" if command is None else command.goes_on(arguments)
         interrupted = "interrupted" + (f"; go on with: {goes_on}" if goes_on else "")
         number = interruption.status if isinstance(interruption, Interrupted) else 130
-        status = _fail(terminal, interrupted, number)
+        status = _fail(launch, terminal, interrupted, number)
     sys.exit(status)
 
 
-def _fail(terminal: Terminal, complaint: str, status: int) -> int:
+def _fail(launch: Launch, terminal: Terminal, complaint: str, status: int) -> int:
     """Say why the command ends, unless another process that torchrun started beside this one has said it already."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from discoseg.ranks import first_to_tell
+    if launch.several:
+        from discoseg.launch_store import first_to_tell
 
-        if not first_to_tell():
+        if not first_to_tell(launch):
             return status
     return terminal.fail(complaint, status)

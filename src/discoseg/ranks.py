@@ -10,7 +10,6 @@ was given.
 
 import io
 import json
-import os
 import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,15 +23,16 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.distributed.rendezvous import rendezvous
 
 from discoseg.errors import UserError
 from discoseg.interruption import Interrupted
+from discoseg.launch import read_launch
+from discoseg.launch_store import meet
 
 # After which a process that does not answer counts as lost. One that ends is noticed at once; this is for a machine
-# that vanishes, and must leave time for the cuts or the preparation of the slowest rank.
+# that vanishes, and must leave time for the cuts of the slowest rank; or else for the preparation of its volumes.
 _PATIENCE = timedelta(minutes=30)
-_TOLD = "discoseg/told"
+_MUCH_PATIENCE = timedelta(hours=24)
 _SEED_STRIDE = 1_000_003  # between the seeds of two ranks: larger than seeds that people choose
 
 _T = TypeVar("_T")
@@ -138,6 +138,10 @@ class Ranks:
         """Return the same ranks for another thread: what they say to each other there does not mix with this."""
         return replace(self, group=dist.new_group(backend="gloo", timeout=_PATIENCE)) if self.several else self
 
+    def patient(self) -> "Ranks":
+        """Return the same ranks, who wait for each other for a day: one may have volumes to prepare that others had."""
+        return replace(self, group=dist.new_group(backend="gloo", timeout=_MUCH_PATIENCE)) if self.several else self
+
     def parallel(self, network: nn.Module) -> nn.Module:
         """Return what to call in place of the network in training, so that all ranks' gradients are averaged.
 
@@ -196,7 +200,7 @@ def _noticing_losses() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise PeerLost(
-            f"another process of this training ended, or did not answer for {_PATIENCE.seconds // 60} minutes; "
+            "another process of this training ended, or did not answer in time; "
             "the last checkpoint is kept: start the same command with --resume"
         ) from error
 
@@ -216,29 +220,26 @@ def open_ranks(device: torch.device) -> Iterator[Ranks]:
 
     Those of a machine share its GPUs, where there are fewer.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    launch = read_launch()
+    if not launch.several:
         yield ALONE
         return
-    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise UserError(f"WORLD_SIZE is {size}, but {missing[0]} is not set: start by torchrun, or unset WORLD_SIZE")
-    rank = int(os.environ["RANK"])
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
-    backend = "nccl" if gpus >= local_size else "gloo"  # NCCL wants a GPU for each; gloo takes the way by the host
+    # NCCL wants a GPU for each; gloo takes the way by the host
+    backend = "nccl" if gpus >= launch.local_size else "gloo"
     if gpus:
-        torch.cuda.set_device(local_rank % gpus)
-    # Numbers of the host cross by gloo in any case: they must not wait for the GPU.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=_PATIENCE)
-    yield Ranks(rank, size, local_rank, local_size, backend)
-    dist.destroy_process_group()  # after an error the others notice that this process ends, once it has told why
-
-
-def first_to_tell() -> bool:
-    """Say whether no other process of this training has told the user yet why it ends; at most one hears True."""
+        torch.cuda.set_device(launch.local_rank % gpus)
     try:
-        store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=10)))
-        return bool(store.add(_TOLD, 1) == 1)
-    except (RuntimeError, ValueError):  # torchrun itself is gone: better told twice than never
-        return True
+        dist.init_process_group(
+            # Numbers of the host cross by gloo in any case: they must not wait for the GPU.
+            "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
+            timeout=_PATIENCE,
+            store=meet(launch, _PATIENCE),
+            rank=launch.rank,
+            world_size=launch.size,
+        )
+    except (RuntimeError, TimeoutError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PeerLost(f"the {launch.size} processes of this training did not find each other: {reason}") from error
+    yield Ranks(launch.rank, launch.size, launch.local_rank, launch.local_size, backend)
+    dist.destroy_process_group()  # after an error the others notice that this process ends, once it has told why

@@ -80,7 +80,7 @@ def fit(
         split=None if split is None else Path(split),
         validation_fraction=validation_fraction,
         memory=memory,
-        ranks=ranks,
+        ranks=ranks.patient(),
         progress=prepare_progress,
     )
     return train(

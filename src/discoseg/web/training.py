@@ -24,6 +24,7 @@ from discoseg.data.files import make_folder_whole, no_follow, write_atomically
 from discoseg.data.locks import try_lock
 from discoseg.data.meta_header import data_file
 from discoseg.errors import UserError
+from discoseg.launch import without_launch
 from discoseg.texts import read_json
 from discoseg.web.annotator import Annotator
 from discoseg.web.runs import is_finished, read_metrics
@@ -191,6 +192,7 @@ class Training:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env=without_launch(os.environ),
                 start_new_session=True,  # an interrupt in the terminal is the server's, which hands it on
                 pass_fds=[lock.fileno()],
             )
