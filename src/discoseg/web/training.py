@@ -25,6 +25,7 @@ from discoseg.data.locks import try_lock
 from discoseg.data.meta_header import data_file
 from discoseg.errors import UserError
 from discoseg.launch import without_launch
+from discoseg.not_begun import is_not_begun
 from discoseg.texts import read_json
 from discoseg.web.annotator import Annotator
 from discoseg.web.runs import is_finished, read_metrics
@@ -126,7 +127,7 @@ class Training:
 
     def _begin(self, run: Path, epochs: int | None, method: Method | None) -> tuple[list[str], int]:
         """Return the command of a new run and its epochs, with its inputs in place."""
-        if run.exists():
+        if run.exists() and not is_not_begun(run):
             raise UserError(f"{run}: is there already, and no run that can go on; choose another name")
         config = load_config(self._preset)
         store = self._annotator.store
