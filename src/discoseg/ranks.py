@@ -136,11 +136,17 @@ class Ranks:
 
     def aside(self) -> "Ranks":
         """Return the same ranks for another thread: what they say to each other there does not mix with this."""
-        return replace(self, group=dist.new_group(backend="gloo", timeout=_PATIENCE)) if self.several else self
+        return self._in_new_group(_PATIENCE)
 
     def patient(self) -> "Ranks":
         """Return the same ranks, who wait for each other for a day: one may have volumes to prepare that others had."""
-        return replace(self, group=dist.new_group(backend="gloo", timeout=_MUCH_PATIENCE)) if self.several else self
+        return self._in_new_group(_MUCH_PATIENCE)
+
+    def _in_new_group(self, patience: timedelta) -> "Ranks":
+        if not self.several:
+            return self
+        with _noticing_losses():
+            return replace(self, group=dist.new_group(backend="gloo", timeout=patience))
 
     def parallel(self, network: nn.Module) -> nn.Module:
         """Return what to call in place of the network in training, so that all ranks' gradients are averaged.
