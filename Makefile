@@ -9,7 +9,7 @@ demo: $(VENV)/ready
 	$(BIN)/discoseg demo --out demo
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check
