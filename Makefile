@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/ready
 	$(BIN)/discoseg demo --out demo
 
-test: lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+test: lint  # files in their order: the longest test, of the demo, comes first and not last
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check
