@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench cluster fuzz lock web clean
+.PHONY: demo test lint bench cluster fuzz lock audit web clean
 
 demo: $(VENV)/ready
 	$(BIN)/discoseg demo --out demo
@@ -49,6 +49,9 @@ $(VENV)/ready: pyproject.toml requirements.lock torch.lock
 
 lock:  # after a change of constraints.txt or of the dependencies in pyproject.toml
 	$(BIN)/python tools/lock.py
+
+audit: $(VENV)/ready  # needs the package index
+	$(BIN)/python tools/audit.py
 
 clean:
 	rm -rf $(VENV) demo build web/node_modules src/discoseg/web/static/vendor *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

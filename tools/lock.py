@@ -90,8 +90,8 @@ def sha256(file: Path) -> str:
 def lock(packages: dict[str, str], addresses: list[str]) -> str:
     """Return the lines of a lock file."""
     with ThreadPoolExecutor(8) as pool:
-        digests = pool.map(lambda item: sorted({digest for _, digest in files_of(*item, addresses)}), packages.items())
-        found = dict(zip(packages, digests, strict=True))
+        files = pool.map(lambda name: list(files_of(name, packages[name], addresses)), packages)
+        found = {name: sorted({digest for _, digest in its}) for name, its in zip(packages, files, strict=True)}
     lines = [HEAD]
     for name, version in sorted(packages.items()):
         if not found[name]:
