@@ -31,11 +31,12 @@ from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, GridConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
+from discoseg.devices import choose_device
 from discoseg.discrete import Foresight
 from discoseg.material import Material
 from discoseg.proposals import Costs
 from discoseg.regions import Region
-from discoseg.train import choose_device, train_on
+from discoseg.train import train_on
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds
 from discoseg.workflow import Inputs, gather_inputs

@@ -10,8 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from discoseg.config import Config
 from discoseg.material import Material
-from discoseg.passes import PredictionPass, TrainingPass
-from discoseg.train import start_state
+from discoseg.prediction_pass import PredictionPass
+from discoseg.start import start_state
+from discoseg.training_pass import TrainingPass
 
 _SHOWN = 12  # kernels of a step, those that take most
 _ROUNDS = 60  # of steps at once

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from discoseg.discrete import PottsGrid
 from discoseg.discrete.potts import box_around
-from discoseg.passes import predict_slices
+from discoseg.prediction_pass import predict_slices
 from discoseg.train import train
 from discoseg.weak.examples import Example
 from states import CONFIG, choose_examples, choose_root

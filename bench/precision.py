@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from discoseg.config import Config, Method
+from discoseg.devices import choose_device
 from discoseg.material import Material
-from discoseg.train import choose_device, train_on
+from discoseg.train import train_on
 from discoseg.workflow import Inputs
 from epoch import configuration, gather
 

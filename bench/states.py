@@ -23,7 +23,7 @@ from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.prepare import Grid, common_orientation, default_cache, prepare_cases
 from discoseg.data.splits import split_cases
-from discoseg.passes import predict_slices
+from discoseg.prediction_pass import predict_slices
 from discoseg.state import State
 from discoseg.train import train
 from discoseg.weak.examples import Example, chosen_labels, training_examples

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from discoseg import checkpoints
-from discoseg import train as training
 from discoseg.config import Config
 from discoseg.discrete import PottsGrid, select_by_size
 from discoseg.errors import UserError
 from discoseg.networks import build_network
 from discoseg.ranks import Ranks, open_ranks
+from discoseg.train import train
 from discoseg.weak.examples import Example
 
 CPU = torch.device("cpu")
@@ -62,9 +62,9 @@ class Training:
         every_s, most = (0.0, np.inf) if self.often else (checkpoints.EVERY_S, checkpoints.MOST_SHARE)
         with (
             mock.patch.multiple(checkpoints, EVERY_S=every_s, MOST_SHARE=most),
-            mock.patch.object(training, "build_network", build),
+            mock.patch("discoseg.start.build_network", build),
         ):
-            training.train(
+            train(
                 examples,
                 held_out,
                 self.config,

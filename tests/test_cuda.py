@@ -18,19 +18,20 @@ import torch
 
 from discoseg import losses as plain_losses
 from discoseg import replay
-from discoseg import train as training
 from discoseg.checkpoint import load_tensors
 from discoseg.config import Config, Coupling, Method, NetworkConfig
 from discoseg.kernels import kernels_on
 from discoseg.material import Material
 from discoseg.networks import build_network
 from discoseg.networks.convolution import WeightGradients
-from discoseg.passes import PredictionPass, TrainingPass
+from discoseg.prediction_pass import PredictionPass
 from discoseg.run import RunFolder
 from discoseg.selection import SizeSelector
 from discoseg.slices import stack_slices
+from discoseg.start import start_state
 from discoseg.state import State
 from discoseg.train import train_on
+from discoseg.training_pass import TrainingPass
 from discoseg.weak.examples import Example
 from test_structures import MODEL as HEARTS_MODEL
 from test_structures import SMALL as HEARTS
@@ -76,7 +77,7 @@ def no_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
                 module.p = 0.0
         return network
 
-    monkeypatch.setattr(training, "build_network", build)
+    monkeypatch.setattr("discoseg.start.build_network", build)
 
 
 @pytest.mark.usefixtures("no_dropout")
@@ -319,7 +320,7 @@ def test_gradients_of_parts_add_up_on_the_device(examples: list[Example]) -> Non
     for parts in (1, 3):
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.manual_seed(0)
-            state = training.start_state(slices, config)
+            state = start_state(slices, config)
             state.running.parts = parts
             learn = TrainingPass(state, slices, config)
             learn._draw()
@@ -337,7 +338,7 @@ def test_predictions_without_memory_are_halved_and_recorded_anew(
 ) -> None:
     slices = stack_slices(examples, CUDA)
     with torch.cuda.stream(torch.cuda.Stream()):
-        network = training.start_state(slices, SMALL).network
+        network = start_state(slices, SMALL).network
         expected = PredictionPass(network, slices, SMALL).all().clone()
         structures = plain_losses.structures
 

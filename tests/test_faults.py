@@ -24,11 +24,13 @@ from discoseg.discrete import PottsGrid
 from discoseg.errors import UserError
 from discoseg.interruption import Interruption
 from discoseg.out_of_memory import is_out_of_memory
-from discoseg.passes import PredictionPass, TrainingPass
+from discoseg.prediction_pass import PredictionPass
 from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
+from discoseg.start import start_state
 from discoseg.state import Running
-from discoseg.train import start_state, train
+from discoseg.train import train
+from discoseg.training_pass import TrainingPass
 from discoseg.waiting import await_cases
 from discoseg.weak.examples import Example
 from discoseg.workflow import fit
@@ -257,7 +259,7 @@ def test_the_best_model_of_a_lost_epoch_gives_way_to_no_worse_one(
     def score(*arguments: Any, prefix: str) -> dict[str, float]:
         return {"val_dice": next(dice)} if prefix == "val" else {}
 
-    monkeypatch.setattr("discoseg.train.summarise_cases", score)
+    monkeypatch.setattr("discoseg.epoch.summarise_cases", score)
     _run(examples, replace(config, epochs=1), run)
     latest, best = RunFolder(run).latest, RunFolder(run).best
     kept, seen = latest.read_bytes(), []
@@ -341,7 +343,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
             _run(examples, config, tmp_path / "scarce")
     assert "taken in 2 parts" in (tmp_path / "scarce/log.txt").read_text()
     with monkeypatch.context() as patch:
-        patch.setattr("discoseg.train.Running", lambda **fields: Running(**fields, parts=4))
+        patch.setattr("discoseg.start.Running", lambda **fields: Running(**fields, parts=4))
         _run(examples, config, tmp_path / "parts")
     assert _files(tmp_path / "scarce") == _files(tmp_path / "parts")
     more = replace(config, epochs=3)
@@ -371,7 +373,7 @@ def test_out_of_memory_in_the_first_step_of_the_optimiser(
         with pytest.warns(UserWarning, match="from step 1 on a batch of 8 slices is taken in 2 parts"):
             _run(examples, config, tmp_path / "scarce")
     with monkeypatch.context() as patch:
-        patch.setattr("discoseg.train.Running", lambda **fields: Running(**fields, parts=2))
+        patch.setattr("discoseg.start.Running", lambda **fields: Running(**fields, parts=2))
         _run(examples, config, tmp_path / "parts")
     assert _files(tmp_path / "scarce") == _files(tmp_path / "parts")
 

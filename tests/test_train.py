@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from discoseg import checkpoints, replay
-from discoseg import train as training
 from discoseg.checkpoint import load_tensors
 from discoseg.config import (
     AdmmConfig,
@@ -31,15 +30,17 @@ from discoseg.config import (
     NetworkConfig,
     OptimiserConfig,
 )
+from discoseg.devices import choose_device
 from discoseg.errors import UserError
-from discoseg.passes import TrainingPass
 from discoseg.predict import load_model
 from discoseg.report import write_report
 from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
+from discoseg.start import start_state
 from discoseg.state import State
-from discoseg.train import start_state, train
+from discoseg.train import train
+from discoseg.training_pass import TrainingPass
 from discoseg.weak.examples import Example
 
 MODEL = {"label": "LV", "label_value": 3, "orientation": "LPS", "channels": 1}
@@ -156,7 +157,7 @@ def test_without_validation_the_bounds_choose_the_model(
     def score(*arguments: Any, prefix: str) -> dict[str, float]:
         return {"train_inside_bounds": next(shares)} if prefix == "train" else {}
 
-    monkeypatch.setattr(training, "summarise_cases", score)
+    monkeypatch.setattr("discoseg.epoch.summarise_cases", score)
     config = replace(SMALL, epochs=6, method="size")
     train(examples[:2], [], config, tmp_path / "run", model=MODEL, device="cpu")
     folder = RunFolder(tmp_path / "run")
@@ -372,7 +373,7 @@ def test_a_start_that_fails_leaves_no_folder(
     def fail(*arguments: object, **keywords: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(training, "build_network", fail)
+    monkeypatch.setattr("discoseg.start.build_network", fail)
     with pytest.raises(MemoryError):
         _run(examples, SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -405,4 +406,4 @@ def test_cuda_without_cuda_is_said() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
     with pytest.raises(UserError, match="--device cuda"):
-        training.choose_device("cuda")
+        choose_device("cuda")

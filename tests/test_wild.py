@@ -22,8 +22,8 @@ from discoseg.data.prepare import Grid, prepare_case
 from discoseg.data.volume import Volume, read_volume, same_geometry, write_volume
 from discoseg.errors import UserError
 from discoseg.networks import build_network
-from discoseg.passes import predict_slices
 from discoseg.predict import Model, load_model, predict_files
+from discoseg.prediction_pass import predict_slices
 from discoseg.workflow import fit, gather_inputs
 
 SHAPE = (2, 32, 40)  # (z, y, x)

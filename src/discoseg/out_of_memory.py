@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+Say = Callable[[str], None]
+"""Called with a line about what a pass had to change to go on."""
+
 # What torch says where it raises a plain RuntimeError: of the host's memory, the driver's, cuBLAS's and cuDNN's.
 _SAID = ("allocate memory", "out of memory", "ALLOC_FAILED")
 

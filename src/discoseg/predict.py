@@ -21,6 +21,7 @@ from discoseg.data.names import require_name
 from discoseg.data.orientation import require_codes
 from discoseg.data.prepare import Grid, image_to_grid, probabilities_from_grid
 from discoseg.data.volume import Volume, list_channels, read_volume, write_volume
+from discoseg.devices import choose_device
 from discoseg.errors import UserError
 from discoseg.images import image_like, volume_from_image
 from discoseg.networks import build_network
@@ -28,7 +29,6 @@ from discoseg.postprocess import NO_POSTPROCESSING, Postprocessing
 from discoseg.run import ModelName, RunFolder
 from discoseg.state import network_tensors
 from discoseg.texts import read_json
-from discoseg.train import choose_device
 from discoseg.uncertainty import class_entropy, predict_views
 from discoseg.volumes import Size, read_volumes, write_volumes
 

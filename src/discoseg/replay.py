@@ -59,6 +59,13 @@ def undisturbing() -> AbstractContextManager[None]:
     return _gate.run()
 
 
+def let_go(device: torch.device) -> None:
+    """Give memory that an attempt took and nobody uses back to the device."""
+    if device.type == "cuda":
+        with undisturbing():
+            torch.cuda.empty_cache()
+
+
 class Replay:
     """Work that is recorded in a CUDA graph after a few plain runs and then replayed; on the CPU it is just called.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from discoseg.augment import apply_transforms, sample_transforms
 from discoseg.config import AugmentConfig
-from discoseg.passes import predict_slices
+from discoseg.prediction_pass import predict_slices
 
 LEAST_ROTATE_DEG = 10.0  # where the training did not rotate
 

@@ -12,6 +12,7 @@ from discoseg.data.memory import BOUNDLESS, Memory, budget_gib
 from discoseg.data.prepare import Grid, common_orientation, prepare_cases, slice_across
 from discoseg.data.splits import split_cases
 from discoseg.data.volume import read_geometry
+from discoseg.epoch import Progress
 from discoseg.errors import UserError
 from discoseg.not_begun import is_not_begun
 from discoseg.ranks import ALONE, Ranks
@@ -19,7 +20,7 @@ from discoseg.run import RunFolder
 from discoseg.shards import shard_cases
 from discoseg.state import State
 from discoseg.texts import read_json
-from discoseg.train import Progress, train
+from discoseg.train import train
 from discoseg.weak.examples import (
     Example,
     annotated_structures,

@@ -51,8 +51,8 @@ class Train(Voice):
 
     def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
+        from discoseg.devices import choose_device
         from discoseg.ranks import open_ranks
-        from discoseg.train import choose_device
 
         with open_ranks(choose_device(self.device)) as ranks:
             self._fit(terminal if ranks.first else Terminal("train", quiet=True), ranks)

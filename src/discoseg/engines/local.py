@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from discoseg.config import Config, Method
 from discoseg.data.files import usable_cores
 from discoseg.data.memory import Memory, budget_gib
+from discoseg.devices import choose_device
 from discoseg.engines import Job, Report, Started, reporter
 from discoseg.engines.processes import start_processes
 from discoseg.errors import UserError
 from discoseg.material import Material, require_room_on_device
-from discoseg.train import choose_device, train_on
+from discoseg.train import train_on
 from discoseg.workflow import Inputs, gather_inputs
 
 _AT_ONCE_ON_CUDA = 2  # more fill the GPU no better: see docs/performance.md

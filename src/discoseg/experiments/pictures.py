@@ -11,8 +11,8 @@ from discoseg.config import Method
 from discoseg.data.layouts import find_dataset
 from discoseg.data.prepare import prepare_cases
 from discoseg.experiments.plan import Task
-from discoseg.passes import predict_slices
 from discoseg.predict import load_model
+from discoseg.prediction_pass import predict_slices
 from discoseg.report.runs import Slice, read_rows
 
 Shown = tuple[Slice, dict[Method, NDArray[np.bool_]]]
