@@ -3,13 +3,15 @@
     python bench/soak.py OUT --epochs 2000
 
 Beside them stand what does grow with the history of epochs: metrics.csv, the checkpoint, and the seconds that an epoch
-takes to save.
+takes to save. "Free" is what of the memory malloc holds for what comes next (glibc 2.33 or later).
 """
 
 import argparse
 import csv
+import ctypes
 import os
 import threading
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -47,7 +49,7 @@ def main() -> None:
     seeds = arguments.out / "seeds"
     _make_seeds(data, seeds)
     every = max(1, arguments.epochs // _ROWS)
-    print("epoch   RSS MiB   files   threads   metrics.csv KiB   checkpoint KiB   s/epoch   of which saving")
+    print("epoch   RSS MiB   free   files   threads   metrics.csv KiB   checkpoint KiB   s/epoch   of which saving")
 
     def progress(done: float, message: str) -> None:
         if done == int(done) and (done % every == 0 or done == 10):
@@ -66,17 +68,31 @@ def _make_seeds(data: Path, out: Path) -> None:
 
 
 def _print_row(run: Path, epoch: int, every: int) -> None:
+    files = len(os.listdir("/proc/self/fd"))
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    rows = list(csv.DictReader((run / "timing.csv").open()))[-every:]
+    with (run / "timing.csv").open() as file:
+        rows = deque(csv.DictReader(file), maxlen=every)  # all of them at a time would be a leak of our own
     save = mean(float(row["save"]) for row in rows)
     seconds = mean(sum(float(value) for name, value in row.items() if name != "epoch") for row in rows)
     metrics, latest = (run / name for name in ("metrics.csv", "checkpoints/latest.safetensors"))
     print(
-        f"{epoch:5d} {int(status['VmRSS'].split()[0]) / 1024:9.1f} {len(os.listdir('/proc/self/fd')):7d} "
+        f"{epoch:5d} {int(status['VmRSS'].split()[0]) / 1024:9.1f} {_free_mib():6.1f} {files:7d} "
         f"{threading.active_count():4d} of {int(status['Threads']):2d} {metrics.stat().st_size / 1024:17.0f} "
         f"{latest.stat().st_size / 1024:16.0f} {seconds:9.3f} {save:17.3f}",
         flush=True,
     )
+
+
+class _Mallinfo2(ctypes.Structure):
+    _names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names)
+
+
+def _free_mib() -> float:
+    """Return how much of malloc's memory nobody uses, in MiB."""
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Mallinfo2
+    return float(mallinfo2().fordblks / 2**20)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import csv
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
@@ -29,9 +29,11 @@ from discoseg.config import (
     OptimiserConfig,
 )
 from discoseg.errors import UserError
-from discoseg.launch import read_launch, without_launch
+from discoseg.launch import Launch, read_launch, without_launch
 from discoseg.launch_store import first_to_tell, note_begun
+from discoseg.not_begun import is_not_begun
 from discoseg.ranks import PeerLost, open_ranks
+from discoseg.run import RunFolder
 from discoseg.shards import shard_cases, share_batch
 from discoseg.weak.examples import Example
 from rank_work import Training, disagree, together
@@ -174,31 +176,68 @@ def test_shares_sum_to_the_batch_and_no_rank_takes_more_than_it_has(seed: int) -
 
 def test_torchrun_says_a_fault_in_one_line_and_goes_on_with_what_it_began(phantoms: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
     options = "--label LV --method full --epochs 2 --grid.shape 32 32 --network.name unet --network.width 4 "
     options += "--optimiser.batch 4 --device cpu --quiet --no-live-report"
     command = [str(Path(__file__).with_name("rank_restarts.py")), "train", str(phantoms), "--out", str(run)]
-    ended = subprocess.run([*launcher, *command, *options.split()], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([*launcher, *command, *options.split()], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
-    said = [line for line in ended.stderr.splitlines() if line.startswith("discoseg:")]
-    assert said == ["discoseg: error: a fault of one rank"]
-    assert "resumed after epoch" in (run / "log.txt").read_text()
+    killed, failed = (line for line in ended.stderr.splitlines() if line.startswith("discoseg:"))
+    assert killed.startswith("discoseg: error: another process of this training ended")
+    assert failed == "discoseg: error: a fault of one rank"
+    log = (run / "log.txt").read_text()
+    assert log.index("resumed after epoch 0") < log.index("resumed after epoch 1")
     assert [row["epoch"] for row in _rows(run / "metrics.csv")] == ["1", "2"]
 
 
-def test_torchrun_resumes_no_run_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["train", "data", "--out", "run"]
+@pytest.fixture
+def started_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
+    """Be a process that torchrun has started for the second time."""
     store, _, _ = next(rendezvous("tcp://127.0.0.1:0?rank=0&world_size=1"))  # what torchrun has
     numbers = {"WORLD_SIZE": 2, "RANK": 0, "MASTER_PORT": store.port, "TORCHELASTIC_RESTART_COUNT": 1}
     for name, value in {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": True, **numbers}.items():
         monkeypatch.setenv(name, str(value))
-    launch = read_launch()
+    yield read_launch()
+    del store
+
+
+def test_torchrun_resumes_no_run_that_was_there_before(started_again: Launch) -> None:
+    arguments = ["train", "data", "--out", "run"]
     assert _again(arguments) == arguments
-    note_begun()
+    note_begun(Path("run"))
     assert _again(arguments) == [*arguments, "--resume"]
     assert _again([*arguments, "--resume"]) == [*arguments, "--resume"]
-    assert [first_to_tell(launch), first_to_tell(launch)] == [True, False]
-    assert first_to_tell(replace(launch, restarts=2))
+    assert _again(["train", "data", "--out=run"]) == ["train", "data", "--out=run", "--resume"]
+    assert _again(["train", "data", "--out", "another"]) == ["train", "data", "--out", "another"]
+    assert [first_to_tell(started_again), first_to_tell(started_again)] == [True, False]
+    assert first_to_tell(replace(started_again, restarts=2))
+
+
+def test_torchrun_can_go_on_wherever_a_start_was_killed(
+    started_again: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it starts again takes --resume before the folder counts as a run, and no more when the folder is gone."""
+    run, folder = tmp_path / "run", RunFolder(tmp_path / "run")
+    arguments = ["train", "data", "--out", str(run)]
+
+    def write_start() -> None:
+        folder.write_start(SMALL, {}, {}, torch.device("cpu"), {"training": {}, "validation": {}})
+
+    def fail(self: RunFolder, config: Config) -> None:
+        assert _again(arguments) == [*arguments, "--resume"]
+        assert is_not_begun(run)
+        raise UserError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_config", fail)
+        with pytest.raises(UserError, match="no room"), folder.open(resume=False):
+            write_start()
+    assert not run.exists()
+    assert _again(arguments) == arguments
+    with folder.open(resume=False):
+        assert _again(arguments) == arguments
+        write_start()
+    assert _again(arguments) == [*arguments, "--resume"]
 
 
 def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

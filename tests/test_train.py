@@ -38,7 +38,7 @@ from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
 from discoseg.start import start_state
-from discoseg.state import State
+from discoseg.state import Running, State
 from discoseg.train import train
 from discoseg.training_pass import TrainingPass
 from discoseg.weak.examples import Example
@@ -239,6 +239,15 @@ def test_seeds_alone_are_learnt(examples: list[Example], tmp_path: Path) -> None
     state = _run(examples, config, tmp_path / "run")
     losses = [row["loss_seeds"] for row in state.history]
     assert losses[-1] < 0.3 * losses[0]
+
+
+def test_rows_of_the_history_share_the_names_of_their_columns() -> None:
+    optimiser, running = torch.optim.SGD([torch.zeros(1)]), Running(torch.zeros(1), torch.zeros(1))
+    state = State(torch.nn.Identity(), optimiser, [], torch.Generator(), torch.zeros(1, 1), running)
+    for prefix in ("train", "train"):
+        state.finish_epoch({f"{prefix}_dice": 0.5})
+    assert state.history == [{"epoch": 1, "train_dice": 0.5}, {"epoch": 2, "train_dice": 0.5}]
+    assert all(one is other for one, other in zip(*state.history, strict=True))
 
 
 def test_checkpoint_honours_bounds_and_seeds(examples: list[Example], tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def _again(arguments: Sequence[str]) -> Sequence[str]:
         return arguments
     from discoseg.launch_store import has_begun
 
-    return [*arguments, "--resume"] if has_begun() else arguments
+    out = _option(arguments, "--out")
+    return [*arguments, "--resume"] if out is not None and has_begun(Path(out)) else arguments
 
 
 def _option(arguments: Sequence[str], name: str) -> str | None:

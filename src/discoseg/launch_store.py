@@ -4,6 +4,7 @@ import os
 import time
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from uuid import uuid4
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -12,7 +13,6 @@ from torch.distributed.rendezvous import rendezvous
 from discoseg.launch import Launch
 
 _SOON = timedelta(seconds=10)
-_BEGUN = "discoseg/begun"
 
 
 def meet(launch: Launch, timeout: timedelta) -> Store:
@@ -57,19 +57,31 @@ def first_to_tell(launch: Launch) -> bool:
         return True
 
 
-def note_begun() -> None:
-    """Note for those that torchrun may start in place of these processes that the run in --out is their own."""
+def note_begun(run: Path) -> None:
+    """Note for those that torchrun may start in place of these processes that the folder ``run`` is their own."""
     if _outlives():
         with suppress(RuntimeError, ValueError):  # torchrun is gone, and will not start anything
-            _open_store(_SOON).set(_BEGUN, "yes")
+            _open_store(_SOON).set(_begun(run), "yes")
 
 
-def has_begun() -> bool:
-    """Say whether processes that this torchrun started before have begun the run in --out (:func:`note_begun`)."""
+def forget_begun(run: Path) -> None:
+    """Take back :func:`note_begun`, if it was called: the folder ``run`` goes."""
+    if _outlives():
+        with suppress(RuntimeError, ValueError):
+            _open_store(_SOON).delete_key(_begun(run))
+
+
+def has_begun(run: Path) -> bool:
+    """Say whether processes that this torchrun started before made the folder ``run`` (:func:`note_begun`)."""
     try:
-        return _outlives() and bool(_open_store(_SOON).check([_BEGUN]))
+        return _outlives() and bool(_open_store(_SOON).check([_begun(run)]))
     except (RuntimeError, ValueError):
         return False
+
+
+def _begun(run: Path) -> str:
+    """Return the key of a folder, by the name that all ranks were given."""
+    return f"discoseg/begun/{run}"
 
 
 def _outlives() -> bool:

@@ -38,6 +38,7 @@ from discoseg.config import Config, to_toml
 from discoseg.data.files import no_follow, remove_unfinished, require_new_folder, write_atomically
 from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
+from discoseg.launch_store import forget_begun, note_begun
 from discoseg.not_begun import is_not_begun
 from discoseg.ranks import ALONE, Ranks
 from discoseg.surroundings import hardware, versions
@@ -81,6 +82,7 @@ class RunFolder:
     def _clear_failed_start(self) -> None:
         """Leave no folder where no run came about."""
         if not (self.root / "config.toml").exists():
+            forget_begun(self.root)  # first, as a folder that is still there can be begun without --resume
             with suppress(OSError):  # something else is there: then all of it stays
                 for path in (self.latest.parent, self.snapshots):
                     path.rmdir()
@@ -173,6 +175,7 @@ class RunFolder:
             "commit": _commit(),
         }
         _write_text(self.root / "run.json", json.dumps(facts, indent=1) + "\n")
+        note_begun(self.root)  # before it is a run, as after a kill in between --resume begins it, too
         self.write_config(config)
 
     def write_config(self, config: Config) -> None:

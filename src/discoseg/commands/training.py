@@ -68,7 +68,6 @@ class Train(Voice):
         return terminal.finish(facts, lines)
 
     def _fit(self, terminal: Terminal, ranks: "Ranks") -> None:
-        from discoseg.launch_store import note_begun
         from discoseg.report.live import keep_live
         from discoseg.workflow import fit, recorded_sources
 
@@ -97,15 +96,6 @@ class Train(Voice):
                 if done == total:
                     progress.wait("training", "annotations, network, compilers")
 
-            begun = False
-
-            def trained(done: float, message: str) -> None:
-                nonlocal begun
-                if ranks.first and not begun:
-                    note_begun()
-                    begun = True
-                progress.epoch("training", done, epochs, message)
-
             fit(
                 self.dataset,
                 self.out,
@@ -116,7 +106,7 @@ class Train(Voice):
                 resume=self.resume,
                 ranks=ranks,
                 prepare_progress=prepared,
-                progress=interruption.guard(trained),
+                progress=interruption.guard(lambda done, message: progress.epoch("training", done, epochs, message)),
             )
 
     def goes_on(self, arguments: Sequence[str]) -> str:
