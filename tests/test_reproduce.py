@@ -20,7 +20,7 @@ from discoseg.data.layouts import find_dataset
 from discoseg.data.volume import read_label_map, write_volume
 from discoseg.errors import UserError
 from discoseg.experiments import paper
-from discoseg.experiments.plan import TASKS, VARIANTS, Cell, Length, Task, What, plan
+from discoseg.experiments.plan import ALL_TASKS, TASKS, VARIANTS, Cell, Length, Task, What, plan
 from discoseg.experiments.reproduce import Reproduction, reproduce
 from discoseg.experiments.results import read_results
 from discoseg.experiments.tables import collect_rows, write_markdown
@@ -59,6 +59,12 @@ def test_the_plan_is_the_papers() -> None:
             config = cell.config()
             assert (config.method, config.size_eps, config.seed) == (cell.method, cell.eps, cell.seed)
             assert config.epochs == (PRESETS["default"].epochs if cell.task.startswith(("ours-", "scribbles")) else 250)
+
+
+@pytest.mark.parametrize("what", typing.get_args(What))
+def test_deterministic_trainings_are_planned_like_others(what: What) -> None:
+    tasks = [replace(task, config=replace(task.config, deterministic=True)) for task in ALL_TASKS]
+    assert [cell.name for cell in plan(what, tasks=tasks)] == [cell.name for cell in plan(what)] != []
 
 
 def test_tables_share_trainings() -> None:
