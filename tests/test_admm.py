@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from discoseg import admm
-from discoseg.config import AdmmConfig, Config, OptimiserConfig, PriorName
-from discoseg.multipliers import MultiplierUpdate
+from discoseg.config import AdmmConfig, PriorName
 from discoseg.weak.examples import Example
 
 CPU = torch.device("cpu")
@@ -29,7 +28,7 @@ def _prior(name: PriorName, probability: torch.Tensor, mu: float = 2.0) -> admm.
 
 def _move(prior: admm.Prior, probability: torch.Tensor, proposal: torch.Tensor) -> admm.Residuals:
     squares = torch.full((2,), torch.nan, dtype=torch.float64)  # what stood there before does not count
-    admm.move_multipliers(prior, probability, proposal, 0.25, squares)
+    admm.move_multipliers(prior, probability, proposal, AdmmConfig(rho=0.25), squares)
     return admm.residuals_of(prior, squares, prior.multiplier.numel())
 
 
@@ -55,27 +54,6 @@ def test_multipliers_move_by_rho_times_the_residual(
     assert residuals.dual == pytest.approx(3.0 * rms(proposal.float() - old), rel=1e-5)
     again = _move(prior, probability, proposal)
     assert again.dual == 0
-
-
-def test_rho_decays_with_the_learning_rate() -> None:
-    config = Config(optimiser=OptimiserConfig(lr_factor=0.5, lr_every=2), admm=AdmmConfig(rho=0.8, rho_decays=True))
-    assert [admm.scheduled_rho(config, epoch) for epoch in range(5)] == [0.8, 0.8, 0.4, 0.4, 0.2]
-    constant = replace(config, admm=AdmmConfig(rho=0.8))
-    assert {admm.scheduled_rho(constant, epoch) for epoch in range(5)} == {0.8}
-
-
-def test_each_update_moves_by_the_rho_it_is_given(probability: torch.Tensor) -> None:
-    prior = _prior("size", probability)
-    update = MultiplierUpdate(prior, probability, lambda proposal: seen.append(proposal.clone()))
-    seen: list[torch.Tensor] = []
-    expected = prior.multiplier.clone()
-    for rho, threshold in [(1.0, 0.7), (1.0, 0.4), (0.3, 0.6), (0.0, 0.5), (0.3, 0.2)]:
-        proposal = probability > threshold
-        update(proposal, rho)
-        expected += rho * (probability - proposal.float())
-        assert torch.equal(seen[-1], proposal)
-        assert torch.equal(prior.proposal, proposal)
-        torch.testing.assert_close(prior.multiplier, expected)
 
 
 @pytest.mark.parametrize(

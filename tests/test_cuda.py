@@ -18,12 +18,10 @@ import torch
 
 from discoseg import losses as plain_losses
 from discoseg import replay
-from discoseg.admm import Prior
 from discoseg.checkpoint import load_tensors
 from discoseg.config import Config, Coupling, Method, NetworkConfig
 from discoseg.kernels import kernels_on
 from discoseg.material import Material
-from discoseg.multipliers import MultiplierUpdate
 from discoseg.networks import build_network
 from discoseg.networks.convolution import WeightGradients
 from discoseg.prediction_pass import PredictionPass
@@ -122,20 +120,6 @@ def test_recorded_steps_of_several_structures_equal_plain_ones(
         optimiser=replace(HEARTS.optimiser, lr=1e-3),
     )
     assert _apart(hearts, config, tmp_path, monkeypatch, HEARTS_MODEL) < 0.1
-
-
-def test_recorded_updates_move_multipliers_by_the_rho_they_are_given() -> None:
-    probability = torch.rand(2, 5, 16, 16, device=CUDA)
-    prior = Prior("size", (2, 5, 16, 16), 1.0, CUDA)
-    expected = torch.zeros_like(probability)
-    with torch.cuda.stream(torch.cuda.Stream()):
-        torch.cuda.synchronize()
-        update = MultiplierUpdate(prior, probability)
-        for number, rho in enumerate([1.0] * 6 + [0.3] * 6 + [0.0, 0.5]):
-            proposal = probability > 0.1 * (1 + number % 7)
-            update(proposal, rho)
-            expected += rho * (probability - proposal.float())
-            torch.testing.assert_close(prior.multiplier, expected)
 
 
 def test_selection_equals_the_cpus() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from discoseg import checkpoints
 from discoseg.admm import Prior, move_multipliers
 from discoseg.cli import main
-from discoseg.config import Config, GridConfig, Method, NetworkConfig, OptimiserConfig, PriorName
+from discoseg.config import AdmmConfig, Config, GridConfig, Method, NetworkConfig, OptimiserConfig, PriorName
 from discoseg.data.volume import Volume, write_volume
 from discoseg.disagreement import STABLE_EPOCHS, Disagreement
 from discoseg.next_case import rank_cases
@@ -82,7 +82,7 @@ def test_the_measures_are_those_of_numpy(structures: int) -> None:
             proposed[name].append(_labels(rng, structures))
             proposal = torch.from_numpy(_masks(proposed[name][-1], structures))
             watches[name](proposal)
-            move_multipliers(priors[name], probability, proposal, 1.0, torch.zeros(2, dtype=torch.float64))
+            move_multipliers(priors[name], probability, proposal, AdmmConfig(), torch.zeros(2, dtype=torch.float64))
         state.history.append({"epoch": state.epoch + 1.0})
         rows.append(measured.by_case(state))
     assert not any(key.startswith("unstable") for key in rows[0][0])

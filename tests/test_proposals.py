@@ -133,7 +133,7 @@ def test_a_guess_changes_no_proposal(
         probability = 0.8 * probability + 0.2 * drawn
         proposal = proposer.finish(probability, prior, slices.seeds)
         assert torch.equal(proposal, plain.finish(probability, prior, slices.seeds))
-        MultiplierUpdate(prior, probability)(proposal, 0.5)
+        MultiplierUpdate(prior, probability, AdmmConfig(rho=0.5))(proposal)
         prior.mu *= 1.5 if step == 2 else 1.0  # the guess is made with the new one
         proposer.foresee(probability, prior)
     proposer.finish(probability, prior, slices.seeds)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from discoseg.config import AdmmConfig, Config, PriorName
+from discoseg.config import AdmmConfig, PriorName
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.kernels import kernels_fit
 
@@ -101,7 +101,7 @@ class Residuals:
 
 
 def move_multipliers(
-    prior: Prior, probability: torch.Tensor, proposal: torch.Tensor, rho: float, squares: torch.Tensor
+    prior: Prior, probability: torch.Tensor, proposal: torch.Tensor, admm: AdmmConfig, squares: torch.Tensor
 ) -> None:
     """Take over the new proposal (K, N, H, W) bool and move the multipliers by ρ (s − y); never wait for the device.
 
@@ -119,7 +119,7 @@ def move_multipliers(
         difference = probability[part] - new * 0.5
         change = (new * 0.5).sub_(prior.values(doubled[part]))
         squares += torch.stack([x.square().sum(dtype=torch.float64) for x in (difference, change)])
-        multiplier[part].add_(difference, alpha=rho)
+        multiplier[part].add_(difference, alpha=admm.rho)
         doubled[part] = new
 
 
@@ -145,11 +145,6 @@ def adapt_mu(prior: Prior, residuals: Residuals, admm: AdmmConfig, epoch: int) -
         prior.mu = min(max(prior.mu * factor, start / _BALANCE_RANGE), start * _BALANCE_RANGE)
     if prior.mu != before:
         prior.multiplier.mul_(before / prior.mu)
-
-
-def scheduled_rho(config: Config, epoch: int) -> float:
-    """Return ρ, the multipliers' step at the end of an epoch (from 0)."""
-    return config.admm.rho * (config.optimiser.decay(epoch) if config.admm.rho_decays else 1.0)
 
 
 def scheduled_mu(admm: AdmmConfig, name: PriorName, epoch: int) -> float:

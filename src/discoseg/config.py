@@ -97,10 +97,6 @@ class OptimiserConfig:
             0 <= self.weight_decay < math.inf, f"--optimiser.weight-decay {self.weight_decay} must not be negative"
         )
 
-    def decay(self, epoch: int) -> float:
-        """Return what the learning rate has been multiplied by in an epoch (from 0)."""
-        return self.lr_factor ** (epoch // self.lr_every)
-
 
 @dataclass(frozen=True)
 class AugmentConfig:
@@ -162,8 +158,6 @@ class AdmmConfig:
     network is sure and wrong."""
     rho: float = 1.0
     """Step of the multiplier update u += ρ(s − y); less than the paper's 1 damps oscillation."""
-    rho_decays: bool = False
-    """Whether ρ decays along with the learning rate, as multipliers that are faster than the network overshoot."""
     margin: float = 0.0
     """How far inside its bounds a size proposal stays, as a fraction of each bound, because the network follows it only
     roughly: 0.05 makes 95 to 104 voxels of 90 to 110."""

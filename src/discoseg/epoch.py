@@ -55,7 +55,9 @@ def prepare_work(state: State, material: Material, config: Config, say: Say) -> 
         validate=PredictionPass(state.network, held_out, config, memory=memory, say=say) if held_out else None,
         proposers=make_proposers(material, config),
         updates={
-            prior.name: MultiplierUpdate(prior, predict.probability, disagreement.watch(prior), memory, material.ranks)
+            prior.name: MultiplierUpdate(
+                prior, predict.probability, config.admm, disagreement.watch(prior), memory, material.ranks
+            )
             for prior in state.priors
         },
         disagreement=disagreement,
@@ -150,7 +152,7 @@ def _move_multipliers(
     """Take over a prior's proposals (K, N, H, W), move its multipliers, adapt its μ; return the residuals."""
     prior = state.prior(name)
     with clock(name):
-        residuals = work.updates[name](proposal, admm.scheduled_rho(config, state.epoch))
+        residuals = work.updates[name](proposal)
         row = {f"mu_{name}": prior.mu, f"primal_{name}": residuals.primal, f"dual_{name}": residuals.dual}
         admm.adapt_mu(prior, residuals, config.admm, state.epoch)
     return row

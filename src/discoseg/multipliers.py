@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from discoseg.admm import Prior, Residuals, move_multipliers, residuals_of
+from discoseg.config import AdmmConfig
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import Replay
@@ -20,29 +21,28 @@ class MultiplierUpdate:
         self,
         prior: Prior,
         probability: torch.Tensor,
+        admm: AdmmConfig,
         watch: Callable[[torch.Tensor], None] = lambda proposal: None,
         memory: Memory = BOUNDLESS,
         ranks: Ranks = ALONE,
     ) -> None:
-        """``probability`` (K, N, H, W); ``watch`` sees proposals beforehand.
+        """``probability`` (K, N, H, W); ``admm`` has the multipliers' step; ``watch`` sees proposals beforehand.
 
         Residuals are over the volumes of all ``ranks``, which call this together.
         """
-        self._prior, self._probability, self._watch, self._ranks = prior, probability, watch, ranks
+        self._prior, self._ranks = prior, ranks
         self._values = sum(ranks.gather(probability.numel()))
         self._proposal = memory.tensor(tuple(probability.shape), torch.bool, probability.device)
         self._squares = torch.zeros(2, dtype=torch.float64, device=probability.device)
-        self._rho = 0.0
-        self._step = Replay(self._move, probability.device)
 
-    def __call__(self, proposal: torch.Tensor, rho: float) -> Residuals:
-        """Take over the proposal (K, N, H, W) bool, move the multipliers by ρ (s − y), and return the residuals."""
-        if rho != self._rho:  # which a recording holds
-            self._rho, self._step = rho, Replay(self._move, proposal.device)
+        def move() -> None:
+            watch(self._proposal)
+            move_multipliers(prior, probability, self._proposal, admm, self._squares)
+
+        self._move = Replay(move, probability.device)
+
+    def __call__(self, proposal: torch.Tensor) -> Residuals:
+        """Take over the proposal (K, N, H, W) bool and return the residuals."""
         self._proposal.copy_(proposal)
-        self._step()
+        self._move()
         return residuals_of(self._prior, self._ranks.sum(self._squares), self._values)
-
-    def _move(self) -> None:
-        self._watch(self._proposal)
-        move_multipliers(self._prior, self._probability, self._proposal, self._rho, self._squares)

@@ -93,7 +93,7 @@ class TrainingPass:
     def lr(self) -> float:
         """The learning rate of the running epoch."""
         optimiser = self._config.optimiser
-        return optimiser.lr * optimiser.decay(self._state.epoch)
+        return optimiser.lr * optimiser.lr_factor ** (self._state.epoch // optimiser.lr_every)
 
     def require_finite(self) -> None:
         """Raise a `UserError` with a diagnosis if a loss or weight of the running epoch is not finite; waits for it.

@@ -46,7 +46,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rho0": {"admm": {"rho": 0.0}},
     "rho0.1": {"admm": {"rho": 0.1}},
     "rho0.3": {"admm": {"rho": 0.3}},
-    "rho-decays": {"admm": {"rho_decays": True}},
     "calibrate": {"crf": {"calibrate": True}},
     "entropy": {"admm": {"coupling": "entropy"}},
     "margin0.05": {"admm": {"margin": 0.05}},
