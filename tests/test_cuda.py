@@ -122,6 +122,14 @@ def test_recorded_steps_of_several_structures_equal_plain_ones(
     assert _apart(hearts, config, tmp_path, monkeypatch, HEARTS_MODEL) < 0.1
 
 
+def test_the_mean_of_one_epoch_scores_like_that_epoch(examples: list[Example], tmp_path: Path) -> None:
+    state = _train(examples, replace(SMALL, epochs=4), tmp_path / "run")  # of which the last is averaged
+    mean, about = load_tensors(RunFolder(tmp_path / "run").mean)
+    assert (about["averaged"], about["val_dice"]) == (1, state.history[-1]["val_dice"])
+    final, _ = load_tensors(RunFolder(tmp_path / "run").final)
+    assert all(torch.equal(mean[name], final[name]) for name in final)
+
+
 def test_selection_equals_the_cpus() -> None:
     rng = np.random.default_rng(0)
     shapes = [(int(rng.integers(3, 12)), 64, 64) for _ in range(7)]

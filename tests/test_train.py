@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from discoseg import checkpoints, replay
+from discoseg.averaging import MeanWeights, is_averaged
 from discoseg.checkpoint import load_tensors
 from discoseg.config import (
     AdmmConfig,
@@ -148,32 +149,50 @@ def test_an_interruption_after_an_epoch_loses_nothing(examples: list[Example], t
     assert _files(tmp_path / "run") == _files(tmp_path / "whole")
 
 
-def test_without_validation_the_bounds_choose_the_model(
-    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the last three of six epochs the first two keep the most bounds, and the later of them counts."""
-    shares = iter([0.9, 0.9, 0.2, 0.7, 0.7, 0.5])
-
-    def score(*arguments: Any, prefix: str) -> dict[str, float]:
-        return {"train_inside_bounds": next(shares)} if prefix == "train" else {}
-
-    monkeypatch.setattr("discoseg.epoch.summarise_cases", score)
-    config = replace(SMALL, epochs=6, method="size")
-    train(examples[:2], [], config, tmp_path / "run", model=MODEL, device="cpu")
-    folder = RunFolder(tmp_path / "run")
-    assert folder.model("best") == folder.model("bounds") == folder.bounds
-    assert load_tensors(folder.bounds)[1]["epoch"] == 5
-    assert load_tensors(folder.model("final"))[1]["epoch"] == 6
-
-
-def test_without_bounds_the_last_model_is_the_best(examples: list[Example], tmp_path: Path) -> None:
-    unbounded = [replace(example, bounds=None) for example in examples[:2]]
-    config = replace(SMALL, epochs=1, method="partial")
-    train(unbounded, [], config, tmp_path / "run", model=MODEL, device="cpu")
-    folder = RunFolder(tmp_path / "run")
+def test_without_validation_the_mean_of_the_last_weights_is_the_model(examples: list[Example], tmp_path: Path) -> None:
+    """Of five epochs the last two count; the first of them is that of a training of four, which goes on."""
+    folder, finals = RunFolder(tmp_path / "run"), []
+    for epochs in (4, 5):
+        config = replace(SMALL, epochs=epochs, method="size")
+        train(examples[:2], [], config, folder.root, model=MODEL, device="cpu", resume=epochs == 5)
+        finals.append(load_tensors(folder.final)[0])
+    assert folder.model("best") == folder.model("mean") == folder.mean
+    mean, meta = load_tensors(folder.mean)
+    assert (meta["epoch"], meta["averaged"], "val_dice" in meta) == (5, 2, False)
+    for name, value in mean.items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, (finals[0][name] + finals[1][name]) / 2)
+        else:
+            assert torch.equal(value, finals[1][name])
+    assert not all(torch.equal(mean[name], finals[1][name]) for name in mean)
+    folder.mean.unlink()  # a run of an earlier version
     assert folder.model("best") == folder.final
-    with pytest.raises(UserError, match="trained without size bounds"):
-        load_model(tmp_path / "run", checkpoint="bounds")
+    with pytest.raises(UserError, match="before there were means"):
+        load_model(tmp_path / "run", checkpoint="mean")
+
+
+def test_the_mean_is_scored_and_leaves_the_network_alone(examples: list[Example], tmp_path: Path) -> None:
+    config = replace(SMALL, epochs=4)  # of which the last one is the mean
+    state = train(examples[:3], examples[3:], config, tmp_path / "run", model=MODEL, device="cpu")
+    folder = RunFolder(tmp_path / "run")
+    final, meta = load_tensors(folder.final)
+    mean, about_mean = load_tensors(folder.mean)
+    assert about_mean["averaged"] == state.mean.epochs == 1
+    assert about_mean["val_dice"] == meta["val_dice"] == state.history[-1]["val_dice"]
+    assert all(torch.equal(final[name], mean[name]) for name in final)
+    swung = MeanWeights()
+    swung.take_in(state.network)
+    before = {name: value.clone() for name, value in state.network.state_dict().items()}
+    for value in swung.weights.values():
+        value.zero_()
+    with swung.in_place_of(state.network):
+        assert not any(value.any() for value in state.network.state_dict().values())
+    assert all(torch.equal(before[name], value) for name, value in state.network.state_dict().items())
+
+
+@pytest.mark.parametrize(("epochs", "averaged"), [(1, [1]), (4, [4]), (5, [4, 5]), (11, [8, 9, 10, 11])])
+def test_the_last_two_fifths_are_averaged(epochs: int, averaged: list[int]) -> None:
+    assert [epoch for epoch in range(1, epochs + 1) if is_averaged(epoch, epochs)] == averaged
 
 
 def test_no_training_begins_while_another_is_recorded(examples: list[Example], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 (1) One pass of mini-batches of 2D slices drawn across volumes, on the augmented loss; (2) the network, in evaluation
 mode, predicts every training volume; (3) every 3D volume gets its proposals; (4) the multipliers move; (5) the learning
-rate decays.
+rate decays. Of the last epochs the weights go into a mean.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from discoseg import admm
+from discoseg.averaging import MeanWeights, is_averaged
 from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
 from discoseg.disagreement import Disagreement
@@ -129,6 +130,10 @@ def run_epoch(
             numbers = material.numbers["training"]
             row |= score_proposals(state.priors, material.slices, material.training, material.ranks, numbers)
     state.finish_epoch(row)
+    if is_averaged(state.epoch, config.epochs):
+        if not is_averaged(state.epoch - 1, config.epochs):  # the first; others may be of a schedule that was shorter
+            state.mean = MeanWeights()
+        state.mean.take_in(state.network)
 
 
 def _propose(

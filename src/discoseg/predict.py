@@ -178,18 +178,17 @@ class Model:
 
 
 def load_model(path: Path | str, *, device: str = "auto", checkpoint: ModelName = "best") -> Model:
-    """Load a run folder's ``best``, ``bounds`` or ``final`` model, or a checkpoint file.
+    """Load a run folder's ``best``, ``mean`` or ``final`` model, or a checkpoint file.
 
-    A run without validation cases has no best epoch; the model of the epoch with the most training structures within
-    their bounds takes that place, or the final one where there are no bounds. The ``latest`` checkpoint of a training
-    that still runs needs the run.json of its folder.
+    A run without validation cases has no best epoch; the mean of the last epochs' weights takes that place. The
+    ``latest`` checkpoint of a training that still runs needs the run.json of its folder.
     """
     file = path = Path(path)
     if path.is_dir():
         run = RunFolder(path)
         file = run.model(checkpoint)
-        if not file.is_file() and checkpoint == "bounds" and run.final.is_file():
-            raise UserError(f"{path}: was trained without size bounds, so none chose a model; use --checkpoint final")
+        if not file.is_file() and checkpoint == "mean" and run.final.is_file():
+            raise UserError(f"{path}: was trained before there were means of models; use --checkpoint final")
         if not file.is_file():
             raise UserError(f"{path}: no model in it ({file.relative_to(path)}); finish its training first")
     tensors, meta = load_tensors(file)

@@ -46,7 +46,7 @@ from discoseg.weak.examples import Example
 
 _SNAPSHOT_CASES = 4
 
-ModelName = Literal["best", "bounds", "final"]
+ModelName = Literal["best", "mean", "final"]
 """Which model of a run: :meth:`RunFolder.model`."""
 
 
@@ -120,9 +120,9 @@ class RunFolder:
         return self.root / "checkpoints" / "best.safetensors"
 
     @property
-    def bounds(self) -> Path:
-        """The model of the epoch, in the second half, with the most training structures within their bounds."""
-        return self.root / "checkpoints" / "bounds.safetensors"
+    def mean(self) -> Path:
+        """The model of the mean of the last epochs' weights."""
+        return self.root / "checkpoints" / "mean.safetensors"
 
     @property
     def final(self) -> Path:
@@ -130,10 +130,10 @@ class RunFolder:
         return self.root / "checkpoints" / "final.safetensors"
 
     def model(self, checkpoint: ModelName) -> Path:
-        """Return the file of a model: ``best`` by validation, where nothing validates by bounds, or else the last."""
+        """Return the file of a model: the ``best`` is by validation, where nothing validates the mean."""
         if checkpoint == "best":
-            return next((file for file in (self.best, self.bounds) if file.is_file()), self.final)
-        return self.bounds if checkpoint == "bounds" else self.final
+            return next((file for file in (self.best, self.mean) if file.is_file()), self.final)
+        return self.mean if checkpoint == "mean" else self.final
 
     @property
     def snapshots(self) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from discoseg.admm import Prior
+from discoseg.averaging import MeanWeights
 from discoseg.checkpoint import load_meta, load_tensors, save_tensors
 from discoseg.config import Config, PriorName, flatten, from_record, to_dict
 from discoseg.errors import UserError
@@ -46,7 +47,8 @@ class State:
 
     ``order`` draws batches and augmentations; ``slice_sums`` are the latest summed probabilities of each slice,
     (K, N), for the size penalty; ``running`` is the epoch under way; ``history`` holds one row of metrics per finished
-    epoch; ``changes`` by prior and epoch, the latest few, the share of each case's open voxels whose proposal changed.
+    epoch; ``changes`` by prior and epoch, the latest few, the share of each case's open voxels whose proposal changed;
+    ``mean`` is over the weights after the last epochs.
     """
 
     network: torch.nn.Module
@@ -59,6 +61,7 @@ class State:
     changes: dict[str, list[list[float]]] = field(default_factory=dict)
     best_dice: float = -1.0
     best_epoch: int = 0
+    mean: MeanWeights = field(default_factory=MeanWeights)
 
     @property
     def epoch(self) -> int:
@@ -90,7 +93,15 @@ def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) 
     meta = {"config": to_dict(config), "model": model, "epoch": state.epoch}
     if "val_dice" in state.history[-1]:
         meta["val_dice"] = state.history[-1]["val_dice"]
-    save_tensors(path, _network_tensors(state.network), meta)
+    save_tensors(path, _network_tensors(state.network.state_dict()), meta)
+
+
+def save_mean(path: Path, state: State, config: Config, model: dict[str, Any], scores: Mapping[str, float]) -> None:
+    """Write the mean of the last epochs' weights like `save_model`; ``scores`` are those of the cases that validate."""
+    meta = {"config": to_dict(config), "model": model, "epoch": state.epoch, "averaged": state.mean.epochs}
+    if "val_dice" in scores:
+        meta["val_dice"] = scores["val_dice"]
+    save_tensors(path, _network_tensors(state.mean.weights), meta)
 
 
 def recall_best(best: Path, state: State) -> None:
@@ -113,7 +124,8 @@ def snapshot_state(
 
     ``data`` are the cases' checksums. The training may go on while they are written, if they are a ``copy``.
     """
-    tensors = _network_tensors(state.network)
+    tensors = _network_tensors(state.network.state_dict())
+    tensors |= {f"mean.{name}": value for name, value in state.mean.weights.items()}
     for prior in state.priors:
         tensors[f"{prior.name}.proposal2"] = prior.doubled
         tensors[f"{prior.name}.multiplier"] = prior.multiplier
@@ -137,6 +149,7 @@ def snapshot_state(
         "changes": dict(state.changes),
         "best_dice": state.best_dice,
         "best_epoch": state.best_epoch,
+        "averaged": state.mean.epochs,
         "mu": {prior.name: prior.mu for prior in state.priors},
     }
     if copy:
@@ -156,8 +169,8 @@ def require_finite_weights(state: State) -> None:
         )
 
 
-def _network_tensors(network: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {f"network.{name}": value for name, value in network.state_dict().items()}
+def _network_tensors(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"network.{name}": value for name, value in weights.items()}
 
 
 def network_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -217,6 +230,9 @@ def restore_state(
     state.history = meta["history"]
     state.changes = meta.get("changes", {})  # older checkpoints have none
     state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
+    state.mean = MeanWeights(epochs=meta.get("averaged", 0))  # older checkpoints have none
+    for name, value in state.network.state_dict().items() if state.mean.epochs else ():
+        state.mean.weights[name] = torch.empty_like(value).copy_(tensors[f"mean.{name}"])
 
 
 def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -28,9 +28,10 @@ from discoseg.material import Material, require_room_on_device
 from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import undisturbing
 from discoseg.run import RunFolder, case_rows, snapshot_due, snapshot_slices
+from discoseg.scores import summarise_cases
 from discoseg.shard_files import ShardFiles
 from discoseg.start import start_state
-from discoseg.state import State, recall_best, save_model
+from discoseg.state import State, recall_best, save_mean, save_model
 from discoseg.weak.examples import Example
 
 _seeding = threading.Lock()  # torch's generator is one for all threads
@@ -160,28 +161,16 @@ def _write_epoch(
     if ranks.first:
         if is_best:
             save_model(folder.best, state, config, model)
-        if _keeps_bounds_best(state, config):
-            save_model(folder.bounds, state, config, model)
         if shown is not None:
             folder.write_snapshot(state.epoch, list(material.data["training"]), shown)
         folder.write_metrics(state.history)
         folder.write_next(doubts)
 
 
-def _keeps_bounds_best(state: State, config: Config) -> bool:
-    """Say whether no epoch of the second half so far had more training structures within their bounds.
-
-    Where that share falls, the Dice of other volumes does, too (docs/results.md), and it needs no masks.
-    """
-    shares = [row.get("train_inside_bounds") for row in state.history[config.epochs // 2 :]]
-    known = [share for share in shares if share is not None]
-    return bool(known) and known[-1] == max(known)
-
-
 def _write_end(
     folder: RunFolder, state: State, work: Work, material: Material, config: Config, model: dict[str, Any]
 ) -> None:
-    """Write the scores of all cases, slices of some, and the model; of several ranks the first does, for all."""
+    """Write the scores of all cases, slices of some, and the models; of several ranks the first does, for all."""
     ranks, numbers = material.ranks, material.numbers
     rows: list[dict[str, Any]] = []
     splits: dict[str, Scored] = {}
@@ -192,7 +181,19 @@ def _write_end(
         splits[split] = Scored(examples, numbers[split], None if made is None else made.probability)
     chosen, own_slices = contour_slices(rows, splits)
     slices = ranks.gather_arrays(own_slices)
+    scores = _score_mean(state, work, material)
     if ranks.first:
         folder.write_cases(rows)
         write_contours(folder.contours, chosen, slices)
+        if state.mean.epochs:
+            save_mean(folder.mean, state, config, model, scores)
         save_model(folder.final, state, config, model)  # last: where it is, the run is finished
+
+
+def _score_mean(state: State, work: Work, material: Material) -> dict[str, float]:
+    """Return how well the mean of the last epochs' weights does on the cases that validate, if any rank has some."""
+    if work.validate is not None and state.mean.epochs:
+        with state.mean.in_place_of(state.network):
+            work.validate.all()
+    cases = material.ranks.collect(score_split("validation", work, material), material.numbers["validation"])
+    return summarise_cases(cases, material.slices.structures, prefix="val")

@@ -43,9 +43,9 @@ class Predict(Voice):
     """Sizes to enforce for each case: a CSV file as in training; a case has its label map's name, without suffix."""
     crf_strength: float | None = None
     """Strength of the boundary prior to enforce, λ/μ of the cut; by default a tenth of the training's, 0 is none."""
-    checkpoint: Literal["best", "bounds", "final"] = "best"
-    """The best validation epoch's model, that of the epoch with the most training structures within their bounds (which
-    is also the best where nothing validates), or the last epoch's."""
+    checkpoint: Literal["best", "mean", "final"] = "best"
+    """The best validation epoch's model, the mean of the last epochs' weights (which takes its place where nothing
+    validates), or the last epoch's."""
     device: Device = "auto"
     """Where to compute."""
 
@@ -118,9 +118,9 @@ class Export(Voice):
     """ONNX file: scaled slices in, class probabilities out, of any size; needs discoseg[export]."""
     monai_bundle: Path | None = None
     """Folder of a MONAI bundle: image files in, label maps out."""
-    checkpoint: Literal["best", "bounds", "final"] = "best"
-    """The best validation epoch's model, that of the epoch with the most training structures within their bounds (which
-    is also the best where nothing validates), or the last epoch's."""
+    checkpoint: Literal["best", "mean", "final"] = "best"
+    """The best validation epoch's model, the mean of the last epochs' weights (which takes its place where nothing
+    validates), or the last epoch's."""
     overwrite: bool = False
     """Replace what is there under these names: an ONNX file, a bundle."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 def summarise_run(run: Path) -> dict[str, Any]:
     """Return the facts of a finished run by its files; the Dice is 3D, None without validation cases."""
+    from discoseg.checkpoint import load_meta
     from discoseg.config import load_run_config
     from discoseg.run import RunFolder
     from discoseg.texts import read_json
@@ -15,6 +16,7 @@ def summarise_run(run: Path) -> dict[str, Any]:
     metrics, timing = _read_numbers(run / "metrics.csv"), _read_numbers(run / "timing.csv")
     cases, last = read_json(run / "run.json"), metrics[-1]
     best = max((row for row in metrics if "val_dice" in row), key=lambda row: row["val_dice"], default=None)
+    mean = load_meta(folder.mean) if folder.mean.is_file() else {}
     return {
         "run": run,
         "model": folder.model("best"),
@@ -27,6 +29,8 @@ def summarise_run(run: Path) -> dict[str, Any]:
         "val_dice": last.get("val_dice"),
         "best_val_dice": None if best is None else best["val_dice"],
         "best_epoch": None if best is None else int(best["epoch"]),
+        "mean_val_dice": mean.get("val_dice"),
+        "mean_epochs": mean.get("averaged"),
         "epochs_seconds": round(sum(sum(row.values()) - row["epoch"] for row in timing), 2),
     }
 
@@ -43,4 +47,7 @@ def say_scores(facts: dict[str, Any]) -> str:
         return f"loss {facts['loss']:.4f}, no validation cases"
     cases = "1 validation case" if facts["validation_cases"] == 1 else f"{facts['validation_cases']} validation cases"
     best = f"{facts['best_val_dice']:.3f} (epoch {facts['best_epoch']})"
-    return f"3D Dice on {cases}: best {best}, last epoch {facts['val_dice']:.3f}"
+    said = f"3D Dice on {cases}: best {best}, last epoch {facts['val_dice']:.3f}"
+    if facts["mean_val_dice"] is None:
+        return said
+    return f"{said}, mean of the last {facts['mean_epochs']} epochs' weights {facts['mean_val_dice']:.3f}"

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from discoseg.checkpoint import load_meta
 from discoseg.config import Config, flatten, from_record, load_run_config, to_dict
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
@@ -44,7 +45,7 @@ class Result:
     history: dict[str, list[float]]
     seconds: float  # of all its epochs
     cases: dict[str, Any]  # names of the training and validation cases, checksum of the latter
-    facts: dict[str, Any]  # device, versions, commit
+    facts: dict[str, Any]  # device, versions, commit; how the mean of the last epochs' weights scores
 
     @property
     def best_dice(self) -> float:
@@ -71,18 +72,21 @@ def keep_result(cell: Cell, config: Config, run: Path, folder: Path) -> Result |
     (read,) = read_runs([run])
     if len(read.metrics["epoch"]) != config.epochs or load_run_config(run / "config.toml") != config:
         return None
-    result = _summarise(cell, read)
+    result = _summarise(cell, read, RunFolder(run).mean)
     folder.mkdir(parents=True, exist_ok=True)
     with write_atomically(folder / f"{cell.name}.json") as path:
         path.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _summarise(cell: Cell, run: Run) -> Result:
+def _summarise(cell: Cell, run: Run, mean: Path) -> Result:
     columns = [*_COLUMNS, *(name for name in run.metrics if name.startswith(STRUCTURE_DICE))]
     history = {name: [round(float(v), _DIGITS) for v in run.metrics[name]] for name in columns if name in run.metrics}
     seconds = sum(float(values.sum()) for phase, values in run.timing.items() if phase != "epoch")
     facts = {name: run.facts.get(name) for name in ("device", "versions", "commit")}
+    if mean.is_file():  # else the training is of an earlier version
+        about = load_meta(mean)
+        facts["mean"] = {"epochs": about["averaged"], "val_dice": round(about["val_dice"], _DIGITS)}
     cases = {name: run.facts.get(name) for name in ("training", "validation")}
     cases["checksum"] = run.facts.get("checksums", {}).get("validation")
     return Result(cell, run.config, history, round(seconds, 1), cases, facts)

@@ -1,0 +1,49 @@
+"""The mean of the weights after the last epochs: the model that predicts where nothing validates.
+
+Late epochs swing, as sizes are drawn into their bounds and beyond (docs/results.md). At a low learning rate their
+weights are close enough for the mean of them to be a network, too, and a steadier one than any of them (Izmailov et
+al., Averaging weights leads to wider optima and better generalization, UAI 2018).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+
+def is_averaged(epoch: int, epochs: int) -> bool:
+    """Say whether an epoch (from 1) is among those that the mean is over: two fifths of all ``epochs``, or the last."""
+    return epoch > epochs - max(1, 2 * epochs // 5)
+
+
+@dataclass
+class MeanWeights:
+    """The mean of a network's ``state_dict`` over some ``epochs``, whole numbers in it those of the last."""
+
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    epochs: int = 0
+
+    @torch.no_grad()
+    def take_in(self, network: torch.nn.Module) -> None:
+        """Count one more epoch, after which the network is what it is now."""
+        now = network.state_dict()
+        self.epochs += 1
+        if self.epochs == 1:
+            self.weights = {name: value.clone() for name, value in now.items()}
+            return
+        for name, mean in self.weights.items():
+            if mean.is_floating_point():
+                mean.lerp_(now[name], 1 / self.epochs)
+            else:
+                mean.copy_(now[name])
+
+    @contextmanager
+    def in_place_of(self, network: torch.nn.Module) -> Iterator[None]:
+        """Let the network have the mean of its weights for a while; recorded steps read them where they are."""
+        own = {name: value.clone() for name, value in network.state_dict().items()}
+        network.load_state_dict(self.weights)
+        try:
+            yield
+        finally:
+            network.load_state_dict(own)
