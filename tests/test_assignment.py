@@ -137,7 +137,7 @@ def test_two_classes_equal_the_selection(dtype: type) -> None:
         # So do those that do not take the short way, and those of three classes of which one stays empty.
         free = (seeds < 0).nonzero()[0]
         least, most = np.array([0, low[1] - (seeds == 1).sum()]), np.array([200, high[1] - (seeds == 1).sum()])
-        solved = transport(count_units(utility, free, 2.0**48), least.clip(0, free.size), most.clip(0, free.size))
+        solved = transport(utility, free, 2.0**48, least.clip(0, free.size), most.clip(0, free.size))
         np.testing.assert_array_equal(solved, labels[free])
         third = np.concatenate([utility, utility[1:]])
         np.testing.assert_array_equal(assign_by_size(third, [0, low[1], 0], [None, high[1], 0], seeds=seeds), labels)
@@ -180,10 +180,10 @@ def test_heaps_gathered_again_and_again_change_nothing(ties: bool) -> None:
     rng = np.random.default_rng(10)
     for classes in (3, 5):
         utility, low, high, _ = random_problem(rng, classes, 5000, ties=ties)
-        units = count_units(utility, np.arange(5000), 2.0**40)
-        expected = transport(units, np.array(low), np.array(high))
+        posed = utility, np.arange(5000), 2.0**40, np.array(low), np.array(high)
+        expected = transport(*posed)
         for wanted, spare in ((0.01, 4), (2.0, 0), (0.01, 0)):
-            labels = transport(units, np.array(low), np.array(high), wanted=wanted, spare=spare)
+            labels = transport(*posed, wanted=wanted, spare=spare)
             np.testing.assert_array_equal(labels, expected)
 
 
@@ -196,7 +196,7 @@ def test_bounds_that_hardly_matter_are_certified(wanted: float) -> None:
         counts = np.bincount(units.argmax(1), minlength=3)
         high = np.array([4000, *(counts[1:] + rng.integers(-40, 41, 2))])
         low = np.array([0, *(high[1:] - rng.integers(0, 60, 2))])
-        labels = transport(units, low, high, wanted=wanted)
+        labels = transport(units.T / 2.0, np.arange(4000), 1.0, low, high, wanted=wanted)
         assert certify(units, labels, low, high)[1] == 0
 
 

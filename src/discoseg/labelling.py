@@ -133,12 +133,10 @@ def assignment(examples: Sequence[Example], admm: AdmmConfig) -> Solve:
 
     def solve(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
         low, high = limits[index]
-        if region.seeds is None:
-            return assign_by_size(-costs, low, high)
-        labels = region.seeds.copy()
-        unknown = region.seeds < 0
-        labels[unknown] = assign_by_size(-costs[:, unknown], low, high)
-        return labels
+        if region.seeds is not None:  # count here as well, but the box may hold some of the volume's only
+            seeded = np.bincount(region.seeds[region.seeds >= 0], minlength=len(costs)).tolist()
+            low, high = ([a + b for a, b in zip(limit, seeded, strict=True)] for limit in (low, high))
+        return assign_by_size(-costs, low, high, seeds=region.seeds)
 
     return solve
 

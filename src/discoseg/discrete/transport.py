@@ -1,29 +1,37 @@
 """Voxels to classes, each class within its bounds, such that the sum of utilities is largest: exact, in integers.
 
-Voxels are handed to classes, and classes hand on what they hold to one sink, class c between low[c] and high[c] of it.
-A voxel p of class c that would lose ``units[p, c] - units[p, d]`` in class d is an arc from c to d of that length. A
-class has an arc to the sink while it may hand on more, and one from it while it may hand on less. So only the classes
-and the sink are nodes, and of all voxels of c the one with the least loss is the arc to d.
+Shortest paths from any prices lead to an optimum (:mod:`discoseg.discrete.balance`); good prices only leave less to do.
+They come from the same problem on a sample of the voxels, whose own come from a smaller sample.
 
-Any prices make a start. Each voxel takes the class of the largest ``units[p, c] - prices[c]``. Each class hands on as
-much as it may where its price is positive, as little as it must where it is negative, and where it is 0 what is nearest
-to what it holds. Then no arc is shorter than the price at its tail less that at its head (the sink's is 0), so that no
-cycle has a negative length: this is the best there is for its own imbalances, the voxels that a class holds and does
-not hand on. Sending one after another along a shortest path from an excess to a deficit keeps it the best, until none
-is left. The end is therefore a global optimum, whatever the prices were; good ones only leave less to send. They come
-from the same problem on a sample of the voxels, whose own come from a smaller sample.
+Most voxels are background by far. Those of which no class comes near that at the sample's prices are left out, and the
+rest is solved with bounds of the background less their number. If at the prices found the background is still strictly
+the best class of each one left out, these prices prove the whole optimal, and as all optima keep to the same prices,
+every optimum gives those voxels to the background: which of equal optima is taken does not change either. Otherwise
+fewer are left out.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from discoseg.discrete.heaps import NEVER, gather, pop, push
-from discoseg.discrete.preflow import inner
+from discoseg.discrete.balance import balance, connect_sink, prices_along
+from discoseg.discrete.heaps import NEVER
 from discoseg.discrete.ties import settle_ties
 
 THINNING = 8  # voxels of which a sample takes one
 COARSEST = 300  # voxels of a sample, at least
+LEAST_MARGIN = 2.0**45  # units; the largest utility has 2⁵² to 2⁵³
+ROUNDING = 64.0  # units, more than the float64 sums of `_find_near` are off
+
+
+@njit(nogil=True, cache=True)
+def largest_of(utility: NDArray, free: NDArray[np.int64]) -> float:
+    """Return the largest absolute value of the utilities (C, voxels) of the free voxels, 0 where there are none."""
+    largest = 0.0
+    for c in range(utility.shape[0]):
+        for i in range(free.size):
+            largest = max(largest, abs(np.float64(utility[c, free[i]])))
+    return largest
 
 
 @njit(nogil=True, cache=True)
@@ -37,37 +45,88 @@ def count_units(utility: NDArray, free: NDArray[np.int64], scale: float) -> NDAr
 
 
 def transport(
-    units: NDArray[np.int64],
+    utility: NDArray,
+    free: NDArray[np.int64],
+    scale: float,
     low: NDArray[np.int64],
     high: NDArray[np.int64],
     *,
     wanted: float = 2.0,
     spare: int = 4,
+    reach: float = 2.0,
 ) -> NDArray[np.int8]:
-    """Return the class of each voxel, (voxels,) int8, for bounds that can be met.
+    """Return the class of each free voxel, (free,) int8, for bounds that can be met.
 
-    units: (voxels, C) even and within ±2⁵³. low, high: (C,), 0 ≤ low ≤ high ≤ voxels. Of several optima the one with
-    the most voxels of class 0, and of those the one that is last in lexicographic order. Scratch memory: 1/8 of the
-    units for the sample, and at most 48 C bytes for each voxel that is moved or near to a change of class.
+    utility: (C, voxels), times ``scale`` within ±2⁵², then rounded. free: in order. low, high: (C,), 0 ≤ low ≤ high ≤
+    free voxels. Of several optima the one with the most voxels of class 0, and of those the one that is last in
+    lexicographic order. Scratch memory: 8 C bytes for each voxel that some class comes near, and at most 48 C for each
+    one that is moved or near to a change of class.
 
-    For each one that is to be moved, ``wanted`` of a class that lose least in another are gathered at first, and there
-    is room for ``spare`` per voxel to be moved before they are gathered anew: neither changes the result.
+    None of these changes the result: for each one that is to be moved, ``wanted`` of a class that lose least in another
+    are gathered at first, and there is room for ``spare`` per voxel to be moved before they are gathered anew; and
+    ``reach`` times the last change of prices is how near is near, inf for all voxels.
     """
-    voxels, classes = units.shape
-    assert voxels * classes < 2**31
-    prices = np.zeros(classes, np.int64)
+    voxels = free.size
+    prices, margin = np.zeros(len(utility), np.int64), np.inf
     stride = 1
     while voxels // (stride * THINNING) >= COARSEST:
         stride *= THINNING
     while stride > 1:
-        sample = units[_thin_out(voxels, stride)]
+        sample = free[_thin_out(voxels, stride)]
         few, many = low * len(sample) // voxels, -(-high * len(sample) // voxels)  # rounded such that they can be met
-        prices = _solve(sample, few, many, prices, wanted, spare)[2]
+        found = _solve_near(utility, sample, scale, few, many, prices, margin, wanted, spare)[3]
+        margin = max(reach * float(np.abs(found - prices).max()), LEAST_MARGIN)
+        prices = found
         stride //= THINNING
-    labels, flow, prices = _solve(units, low, high, prices, wanted, spare)
-    earned = prices + (np.arange(classes) == 0)  # by handing on a voxel: a class that earns nothing may hand on any
-    settle_ties(units, labels, flow, prices, earned == 0, low, high)
+    near, chosen, flow, prices, units, least, most = _solve_near(
+        utility, free, scale, low, high, prices, margin, wanted, spare
+    )
+    earned = prices + (np.arange(len(prices)) == 0)  # by handing on a voxel: a class that earns nothing may hand on any
+    settle_ties(units, chosen, flow, prices, earned == 0, least, most)
+    labels = np.zeros(voxels, np.int8)
+    labels[near] = chosen
     return labels
+
+
+def _solve_near(  # type: ignore[no-untyped-def]
+    utility, free, scale, low, high, prices, margin, wanted, spare
+):
+    """Solve for the free voxels that are near to leaving class 0 at these prices.
+
+    Return their places in ``free``, labels, what each class hands on, prices, units and bounds; all others are of class
+    0 in every optimum.
+    """
+    while True:
+        near = _find_near(utility, free, scale, prices.astype(np.float64), margin)
+        left_out = free.size - near.size
+        least, most = low.copy(), high.copy()
+        least[0], most[0] = max(low[0] - left_out, 0), high[0] - left_out
+        if most[0] >= 0 and least.sum() <= near.size:
+            units = count_units(utility, free[near], scale)
+            assert units.size < 2**31
+            labels, flow, found = balance(units, least, most, prices, wanted, spare)
+            nearer = float((found[0] - prices[0] - (found - prices)).max())  # by which a class came closer to class 0
+            # A price below 0 says that its lower bound forces class 0, which `least` does not where it was cut off.
+            forced = found[0] < -1 and low[0] < left_out
+            if left_out == 0 or (nearer <= margin - ROUNDING and not forced):
+                return near, labels, flow, found, units, least, most
+        margin = 8 * max(margin, LEAST_MARGIN)
+
+
+@njit(nogil=True, cache=True)
+def _find_near(
+    utility: NDArray, free: NDArray[np.int64], scale: float, prices: NDArray[np.float64], margin: float
+) -> NDArray[np.int64]:
+    """Return places in ``free`` of voxels of which class 0 is ahead of another by no more than the margin, in units."""
+    near, found = np.empty(free.size, np.int64), 0
+    for i in range(free.size):
+        p = free[i]
+        best = -np.inf
+        for c in range(1, prices.size):
+            best = max(best, 2 * (utility[c, p] * scale) - prices[c])
+        near[found] = i
+        found += not 2 * (utility[0, p] * scale) - prices[0] - best > margin
+    return near[:found].copy()
 
 
 @njit(nogil=True, cache=True)
@@ -91,8 +150,8 @@ def certify(  # type: ignore[no-untyped-def]
         for d in range(classes):
             if d != c:
                 arcs[c, d] = min(arcs[c, d], units[p, c] - units[p, d])
-    _connect_sink(arcs, counts, low, high, 0)
-    prices = _prices_along(arcs)
+    connect_sink(arcs, counts, low, high, 0)
+    prices = prices_along(arcs)
     gap = 0.0
     for c in range(classes):
         spare = high[c] - counts[c] if prices[c] > 0 else low[c] - counts[c]
@@ -110,196 +169,3 @@ def _thin_out(voxels: int, stride: int) -> NDArray[np.int64]:
     """Return one of every ``stride`` voxels, at a place in the stretch that looks random, so that no period is met."""
     stretch = np.arange(voxels // stride)
     return stretch * stride + (((stretch * 2654435761) & 0xFFFFFFFF) * stride >> 32)
-
-
-@njit(nogil=True, cache=True)
-def _solve(units, low, high, prices, wanted, spare):  # type: ignore[no-untyped-def]
-    """Return labels (voxels,), what each class hands on (C,) and prices (C,) that prove them optimal.
-
-    Handing on a voxel from class 0 earns 1, half of what utilities can differ by: it only decides between optima.
-    """
-    voxels, classes = units.shape
-    labels, excess = _take_best(units, prices)  # what the classes hold; less what they hand on below
-    flow = np.empty(classes, np.int64)
-    excess[classes] = -voxels
-    for c in range(classes):
-        price = prices[c] + (1 if c == 0 else 0)
-        flow[c] = min(max(excess[c], low[c] if price <= 0 else high[c]), high[c] if price >= 0 else low[c])
-        excess[c] -= flow[c]
-        excess[classes] += flow[c]
-    arcs = np.empty((classes + 1, classes + 1), np.int64)
-    while True:
-        need = 0
-        for a in range(classes + 1):
-            need += max(excess[a], 0)
-        room = min(need, spare * (voxels // classes + 256) + 1)  # memory that is not used is never touched
-        heaps = gather(units, labels, prices, np.int64(wanted * (need + 32)) + 1, room)
-        done = _balance(units, labels, flow, excess, heaps, arcs, low, high)
-        prices = _prices_along(arcs)
-        if done:
-            return labels, flow, prices
-        wanted = min(4 * wanted, np.float64(voxels))  # so that in the end all voxels are in the heaps
-
-
-@inner
-def _take_best(units, prices):  # type: ignore[no-untyped-def]
-    """Return the class of each voxel's largest ``units - prices``, and (C + 1,) how many voxels each has."""
-    voxels, classes = units.shape
-    labels = np.empty(voxels, np.int8)
-    counts = np.zeros(classes + 1, np.int64)
-    for p in range(voxels):
-        best, most = 0, units[p, 0] - prices[0]
-        for c in range(1, classes):
-            value = units[p, c] - prices[c]
-            if value > most:
-                best, most = c, value
-        labels[p] = best
-        counts[best] += 1
-    return labels, counts
-
-
-@inner
-def _connect_sink(arcs, flow, low, high, reward):  # type: ignore[no-untyped-def]
-    """Write the lengths of the arcs to and from the sink, the last node; handing on from class 0 earns a reward."""
-    sink = flow.size
-    for c in range(sink):
-        earned = reward if c == 0 else 0
-        arcs[c, sink] = -earned if flow[c] < high[c] else NEVER
-        arcs[sink, c] = earned if flow[c] > low[c] else NEVER
-
-
-@inner
-def _shorten(arcs, distance, parent):  # type: ignore[no-untyped-def]
-    """Make the distances (nodes,) the shortest along arcs (nodes, nodes), and note whence each came: Bellman–Ford."""
-    for _ in range(distance.size):
-        changed = False
-        for a in range(distance.size):
-            if distance[a] == NEVER:
-                continue
-            for b in range(distance.size):
-                if arcs[a, b] != NEVER and distance[a] + arcs[a, b] < distance[b]:
-                    distance[b] = distance[a] + arcs[a, b]
-                    parent[b] = a
-                    changed = True
-        if not changed:
-            break
-
-
-@inner
-def _prices_along(arcs):  # type: ignore[no-untyped-def]
-    """Return prices (C,) of which no arc is shorter than their difference at its ends; the sink's is 0."""
-    distance = np.zeros(arcs.shape[0], np.int64)
-    _shorten(arcs, distance, np.empty(distance.size, np.int64))
-    prices = np.empty(distance.size - 1, np.int64)
-    for c in range(prices.size):
-        prices[c] = distance[prices.size] - distance[c]
-    return prices
-
-
-@inner
-def _balance(units, labels, flow, excess, heaps, arcs, low, high):  # type: ignore[no-untyped-def]
-    """Send what is in excess to where it is missing; False: the heaps have to be gathered anew before the next path.
-
-    A voxel that is not in the heaps counts with the least that it can lose: a path that needs none is the shortest.
-    Paths never become shorter, so one that is as long as before is still a shortest one, and need not be sought.
-    """
-    classes = flow.size
-    distance, parent = np.empty(classes + 1, np.int64), np.empty(classes + 1, np.int64)
-    path, last = np.zeros(classes + 1, np.int64), np.int64(0)  # nodes, and the place of the last one
-    length = NEVER
-    full = False
-    arcs[classes, classes] = NEVER
-    for c in range(classes):
-        full |= _measure_arcs(c, arcs, heaps, labels)
-    while True:
-        _connect_sink(arcs, flow, low, high, 1)
-        left = False
-        for a in range(classes + 1):
-            left |= excess[a] != 0
-        if not left or full:
-            return not left
-        if excess[path[0]] <= 0 or excess[path[last]] >= 0 or _length(arcs, path, last) != length:
-            for a in range(classes + 1):
-                distance[a] = 0 if excess[a] > 0 else NEVER
-                parent[a] = -1
-            _shorten(arcs, distance, parent)
-            end, length = path[0], NEVER
-            for a in range(classes + 1):
-                if excess[a] < 0 and distance[a] < length:
-                    end, length = a, distance[a]
-            assert length < NEVER
-            last = _trace(parent, end, path)
-        for i in range(last):
-            a, b = path[i], path[i + 1]
-            if a < classes and b < classes and (heaps.size[a, b] == 0 or heaps.loss[heaps.start[a, b]] != arcs[a, b]):
-                return False
-        _send(units, labels, flow, heaps, path, last)
-        excess[path[0]] -= 1
-        excess[path[last]] += 1
-        for i in range(last + 1):
-            if path[i] < classes:
-                full |= _measure_arcs(path[i], arcs, heaps, labels)
-
-
-@inner
-def _measure_arcs(c, arcs, heaps, labels):  # type: ignore[no-untyped-def]
-    """Write the lengths of the arcs from c to other classes, without the voxels that left c; say if a heap is full."""
-    full = False
-    for d in range(arcs.shape[0] - 1):
-        arcs[c, d] = NEVER
-        if d != c:
-            start = heaps.start[c, d]
-            while heaps.size[c, d] > 0 and labels[heaps.voxel[start]] != c:
-                pop(heaps, c, d)
-            arcs[c, d] = heaps.limit[c, d]
-            if heaps.size[c, d] > 0:
-                arcs[c, d] = min(arcs[c, d], heaps.loss[start])
-            full |= heaps.size[c, d] == heaps.room[c, d]
-    return full
-
-
-@inner
-def _length(arcs, path, last):  # type: ignore[no-untyped-def]
-    total = 0
-    for i in range(last):
-        if arcs[path[i], path[i + 1]] == NEVER:
-            return NEVER
-        total += arcs[path[i], path[i + 1]]
-    return total
-
-
-@inner
-def _trace(parent, end, path):  # type: ignore[no-untyped-def]
-    """Write the nodes of the path to ``end``, first to last, and return the place of the last."""
-    last, a = 0, end
-    while parent[a] >= 0:
-        last += 1
-        a = parent[a]
-        assert last < path.size  # no cycle has a negative length
-    for i in range(last, -1, -1):
-        path[i] = end
-        end = parent[end]
-    return last
-
-
-@inner
-def _send(units, labels, flow, heaps, path, last):  # type: ignore[no-untyped-def]
-    """Move one voxel along each arc of the path, or what a class hands on."""
-    classes = flow.size
-    moved = np.empty(last, np.int64)
-    for i in range(last):  # all are taken before any arrives, so that none is moved twice
-        a, b = path[i], path[i + 1]
-        if b == classes:
-            flow[a] += 1
-        elif a == classes:
-            flow[b] -= 1
-        else:
-            moved[i] = pop(heaps, a, b)
-    for i in range(last):
-        a, b = path[i], path[i + 1]
-        if a < classes and b < classes:
-            p = moved[i]
-            labels[p] = b
-            for d in range(classes):
-                if d != b:
-                    push(heaps, b, d, units[p, b] - units[p, d], p)
