@@ -187,6 +187,53 @@ def test_heaps_gathered_again_and_again_change_nothing(ties: bool) -> None:
             np.testing.assert_array_equal(labels, expected)
 
 
+@given(st.integers(0, 2**32 - 1), st.sampled_from([3, 4, 6]), st.booleans(), st.sampled_from([0.0, 0.7, 3.0]))
+@settings(max_examples=40, deadline=None)
+def test_voxels_left_out_change_nothing(seed: int, classes: int, ties: bool, ahead: float) -> None:
+    """Whatever is left out at first, too much of it included, and however far the background is ahead."""
+    rng = np.random.default_rng(seed)
+    utility, low, high, _ = random_problem(rng, classes, 25_000, ties=ties)
+    utility[0] += ahead
+    if rng.random() < 0.5:  # sizes near those of the best classes, as in a training
+        counts = np.bincount(utility.argmax(0), minlength=classes)
+        slack = rng.integers(0, 500, (2, classes))
+        low, high = (counts - slack[0]).clip(0).tolist(), (counts + slack[1]).clip(max=25_000).tolist()
+    free = (rng.random(25_000) < 0.9).nonzero()[0]
+    share = free.size / 25_000
+    least = np.floor(np.array(low) * share).astype(np.int64)
+    most = np.minimum(np.ceil(np.array(high) * share).astype(np.int64) + 1, free.size)
+    expected = transport(utility, free, 2.0**49, least, most, reach=np.inf)
+    for reach in (0.0, 0.1, 2.0):
+        np.testing.assert_array_equal(transport(utility, free, 2.0**49, least, most, reach=reach), expected)
+    assert certify(count_units(utility, free, 2.0**49), expected, least, most)[1] == 0
+
+
+@pytest.mark.parametrize("background", [(0, 20_000), (18_000, 20_000), (0, 300), (20_000, 20_000)])
+def test_a_background_that_bounds_force_or_hold_back(background: tuple[int, int]) -> None:
+    rng = np.random.default_rng(12)
+    utility = rng.normal(size=(3, 20_000))
+    utility[0] += 4 if background[1] == 300 else -2
+    low, high = np.array([background[0], 0, 0]), np.array([background[1], 20_000, 20_000])
+    free = np.arange(20_000)
+    expected = transport(utility, free, 2.0**48, low, high, reach=np.inf)
+    np.testing.assert_array_equal(transport(utility, free, 2.0**48, low, high, reach=0.0), expected)
+    assert background[0] <= (expected == 0).sum() <= background[1]
+
+
+def test_seeds_do_not_coarsen_what_they_leave_open() -> None:
+    rng = np.random.default_rng(13)
+    utility = rng.normal(size=(4, 30_000)).astype(np.float32)
+    seeds = np.where(rng.random(30_000) < 0.05, 1, -1).astype(np.int8)
+    utility[:, seeds == 1] *= 1e30
+    low, high = [0, 4000, 2000, 100], [30_000, 5000, 2100, 100]
+    seeded = int((seeds == 1).sum())
+    labels = assign_by_size(
+        utility, [0, low[1] + seeded, *low[2:]], [high[0], high[1] + seeded, *high[2:]], seeds=seeds
+    )
+    alone = assign_by_size(utility[:, seeds < 0], low, np.minimum(high, 30_000 - seeded).tolist())
+    np.testing.assert_array_equal(labels[seeds < 0], alone)
+
+
 @pytest.mark.parametrize("wanted", [2.0, 0.01])
 def test_bounds_that_hardly_matter_are_certified(wanted: float) -> None:
     """A sample takes a bound to hold a class back where the whole does not, and the other way round."""

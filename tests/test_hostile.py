@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from discoseg.checkpoint import load_slices, load_tensors, save_tensors
+from discoseg.checkpoint import load_meta, load_slices, load_tensors, save_tensors
 from discoseg.cli import main
 from discoseg.config import Config, load_config
 from discoseg.data.arrays import read_npz
@@ -382,6 +382,15 @@ def test_tensors_lie_where_they_say(entry: dict[str, Any], tmp_path: Path) -> No
     save_tensors(path, {"a": torch.zeros(4), "b": torch.ones(2, 3)}, {"epoch": 1})
     _rewrite(path, lambda header: header["a"].update(entry))
     for read in (load_tensors, lambda p: load_slices(p, "b", 0, 1)):
+        with pytest.raises(UserError, match="not a complete discoseg checkpoint"):
+            read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0", b"\0" * 8, b"\xff" * 64])
+def test_what_holds_no_header_is_no_checkpoint(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content)
+    for read in (load_tensors, load_meta, lambda p: load_slices(p, "b", 0, 1)):
         with pytest.raises(UserError, match="not a complete discoseg checkpoint"):
             read(path)
 

@@ -135,20 +135,13 @@ def load_slices(path: Path, name: str, start: int, stop: int) -> tuple[torch.Ten
     Only that part is read, so the checksum, which is of all, is not looked at. A KeyError where there is no such
     tensor.
     """
-    with path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    try:
-        header, length = read_header(data)
-        meta = json.loads(header["__metadata__"]["discoseg"])
-        slices = header[name]["shape"][1] if name in header else stop
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise UserError(f"{path}: not a complete discoseg checkpoint") from error
-    if slices < stop or not isinstance(meta, dict):
-        raise UserError(f"{path}: of other data than its run says")
+    data, header, meta, begin = _open(path)
     entry = header[name]
+    if len(entry["shape"]) < 2 or entry["shape"][1] < stop:
+        raise UserError(f"{path}: of other data than its run says")
     first, _ = entry["data_offsets"]
     dtype = torch.empty(0, dtype=_DTYPES[entry["dtype"]]).numpy().dtype
-    whole = np.frombuffer(data, dtype, int(np.prod(entry["shape"])), 8 + length + first).reshape(entry["shape"])
+    whole = np.frombuffer(data, dtype, int(np.prod(entry["shape"])), begin + first).reshape(entry["shape"])
     return torch.from_numpy(whole[:, start:stop].copy()), meta
 
 

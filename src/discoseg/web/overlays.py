@@ -77,10 +77,11 @@ class Overlays:
         depths = [images.geometry(name).reoriented(grid.orientation).shape[0] for name in training]
         start = sum(depths[: training.index(case)])
         stop = start + depths[training.index(case)]
+        latest = run / "checkpoints" / "latest.safetensors"
+        if not latest.is_file():
+            raise UserError(f"{run.name} has no checkpoint yet")
         try:
-            doubled, meta = load_slices(run / "checkpoints" / "latest.safetensors", f"{kind}.proposal2", start, stop)
-        except FileNotFoundError as error:
-            raise UserError(f"{run.name} has no checkpoint yet") from error
+            doubled, meta = load_slices(latest, f"{kind}.proposal2", start, stop)
         except KeyError as error:
             raise UserError(f"{run.name} makes no {kind} proposals, by its method {config.method}") from error
         if meta["epoch"] < config.admm.first_proposals:
