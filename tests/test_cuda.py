@@ -24,18 +24,19 @@ from discoseg.kernels import kernels_on
 from discoseg.material import Material
 from discoseg.networks import build_network
 from discoseg.networks.convolution import WeightGradients
-from discoseg.prediction_pass import PredictionPass
+from discoseg.prediction_pass import PredictionPass, predict_slices
 from discoseg.run import RunFolder
+from discoseg.scores import score_epoch
 from discoseg.selection import SizeSelector
 from discoseg.slices import stack_slices
 from discoseg.start import start_state
-from discoseg.state import State
+from discoseg.state import State, network_tensors
 from discoseg.train import train_on
 from discoseg.training_pass import TrainingPass
 from discoseg.weak.examples import Example
 from test_structures import MODEL as HEARTS_MODEL
 from test_structures import SMALL as HEARTS
-from test_train import MODEL, SMALL
+from test_train import LATE, MODEL, SMALL
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda")
@@ -122,12 +123,15 @@ def test_recorded_steps_of_several_structures_equal_plain_ones(
     assert _apart(hearts, config, tmp_path, monkeypatch, HEARTS_MODEL) < 0.1
 
 
-def test_the_mean_of_one_epoch_scores_like_that_epoch(examples: list[Example], tmp_path: Path) -> None:
-    state = _train(examples, replace(SMALL, epochs=4), tmp_path / "run")  # of which the last is averaged
+def test_recorded_predictions_score_the_mean_of_weights(examples: list[Example], tmp_path: Path) -> None:
+    state = _train(examples, replace(LATE, epochs=10), tmp_path / "run")  # of which four are averaged
     mean, about = load_tensors(RunFolder(tmp_path / "run").mean)
-    assert (about["averaged"], about["val_dice"]) == (1, state.history[-1]["val_dice"])
-    final, _ = load_tensors(RunFolder(tmp_path / "run").final)
-    assert all(torch.equal(mean[name], final[name]) for name in final)
+    state.network.load_state_dict(network_tensors(mean))
+    held_out = stack_slices(examples[3:], CUDA)
+    probability = predict_slices(state.network, held_out.image)
+    expected = score_epoch(probability, held_out, examples[3:], prefix="val")["val_dice"]
+    assert about["val_dice"] == pytest.approx(expected, abs=1e-3)
+    assert about["val_dice"] != state.history[-1]["val_dice"]
 
 
 def test_selection_equals_the_cpus() -> None:

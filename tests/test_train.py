@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from discoseg import checkpoints, replay
-from discoseg.averaging import MeanWeights, is_averaged
-from discoseg.checkpoint import load_tensors
+from discoseg.averaging import is_averaged
+from discoseg.checkpoint import load_meta, load_tensors
 from discoseg.config import (
     AdmmConfig,
     AugmentConfig,
@@ -34,12 +34,14 @@ from discoseg.config import (
 from discoseg.devices import choose_device
 from discoseg.errors import UserError
 from discoseg.predict import load_model
+from discoseg.prediction_pass import predict_slices
 from discoseg.report import write_report
 from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
+from discoseg.scores import score_epoch
 from discoseg.slices import stack_slices
 from discoseg.start import start_state
-from discoseg.state import Running, State
+from discoseg.state import Running, State, network_tensors
 from discoseg.train import train
 from discoseg.training_pass import TrainingPass
 from discoseg.weak.examples import Example
@@ -149,50 +151,84 @@ def test_an_interruption_after_an_epoch_loses_nothing(examples: list[Example], t
     assert _files(tmp_path / "run") == _files(tmp_path / "whole")
 
 
+LATE = replace(SMALL, epochs=5, optimiser=replace(SMALL.optimiser, lr=0.02, lr_every=2))  # of which two are averaged
+
+
 def test_without_validation_the_mean_of_the_last_weights_is_the_model(examples: list[Example], tmp_path: Path) -> None:
-    """Of five epochs the last two count; the first of them is that of a training of four, which goes on."""
-    folder, finals = RunFolder(tmp_path / "run"), []
-    for epochs in (4, 5):
-        config = replace(SMALL, epochs=epochs, method="size")
-        train(examples[:2], [], config, folder.root, model=MODEL, device="cpu", resume=epochs == 5)
-        finals.append(load_tensors(folder.final)[0])
+    """What an interruption left after the fourth of five epochs is one half of the mean."""
+
+    def stop(done: float, message: str) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train(examples[:2], [], LATE, folder.root, model=MODEL, device="cpu", progress=stop)
+    fourth, _ = load_tensors(folder.latest)
+    train(examples[:2], [], LATE, folder.root, model=MODEL, device="cpu", resume=True)
+    final, _ = load_tensors(folder.final)
     assert folder.model("best") == folder.model("mean") == folder.mean
     mean, meta = load_tensors(folder.mean)
     assert (meta["epoch"], meta["averaged"], "val_dice" in meta) == (5, 2, False)
     for name, value in mean.items():
         if value.is_floating_point():
-            torch.testing.assert_close(value, (finals[0][name] + finals[1][name]) / 2)
+            torch.testing.assert_close(value, (fourth[name] + final[name]) / 2)
         else:
-            assert torch.equal(value, finals[1][name])
-    assert not all(torch.equal(mean[name], finals[1][name]) for name in mean)
+            assert torch.equal(value, final[name])
+    assert not all(torch.equal(mean[name], final[name]) for name in mean)
     folder.mean.unlink()  # a run of an earlier version
     assert folder.model("best") == folder.final
     with pytest.raises(UserError, match="before there were means"):
         load_model(tmp_path / "run", checkpoint="mean")
 
 
-def test_the_mean_is_scored_and_leaves_the_network_alone(examples: list[Example], tmp_path: Path) -> None:
-    config = replace(SMALL, epochs=4)  # of which the last one is the mean
-    state = train(examples[:3], examples[3:], config, tmp_path / "run", model=MODEL, device="cpu")
+@pytest.mark.parametrize(("epochs", "averaged"), [(5, 2), (6, 1), (11, 4)])
+def test_another_number_of_epochs_begins_another_mean(
+    epochs: int, averaged: int, examples: list[Example], tmp_path: Path
+) -> None:
+    """After five epochs, two of them in a mean, the fifth itself, the sixth, and the last four of eleven count."""
     folder = RunFolder(tmp_path / "run")
+    for number in (5, epochs):
+        config = replace(LATE, epochs=number)
+        train(examples[:2], [], config, folder.root, model=MODEL, device="cpu", resume=folder.root.exists())
+    assert load_tensors(folder.mean)[1]["averaged"] == averaged
+
+
+def test_a_training_that_ends_early_has_a_mean_of_its_last_epoch(examples: list[Example], tmp_path: Path) -> None:
+    def stop(done: float, message: str) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train(examples[:2], [], LATE, folder.root, model=MODEL, device="cpu", progress=stop)
+    train(examples[:2], [], replace(LATE, epochs=4), folder.root, model=MODEL, device="cpu", resume=True)
+    (mean, meta), (final, _) = load_tensors(folder.mean), load_tensors(folder.final)
+    assert (meta["epoch"], meta["averaged"]) == (4, 1)
+    assert all(torch.equal(mean[name], final[name]) for name in final)
+
+
+def test_the_mean_is_scored_and_leaves_the_network_alone(examples: list[Example], tmp_path: Path) -> None:
+    state = train(examples[:3], examples[3:], LATE, tmp_path / "run", model=MODEL, device="cpu")
+    folder, held_out = RunFolder(tmp_path / "run"), stack_slices(examples[3:], torch.device("cpu"))
     final, meta = load_tensors(folder.final)
-    mean, about_mean = load_tensors(folder.mean)
-    assert about_mean["averaged"] == state.mean.epochs == 1
-    assert about_mean["val_dice"] == meta["val_dice"] == state.history[-1]["val_dice"]
-    assert all(torch.equal(final[name], mean[name]) for name in final)
-    swung = MeanWeights()
-    swung.take_in(state.network)
-    before = {name: value.clone() for name, value in state.network.state_dict().items()}
-    for value in swung.weights.values():
-        value.zero_()
-    with swung.in_place_of(state.network):
-        assert not any(value.any() for value in state.network.state_dict().values())
-    assert all(torch.equal(before[name], value) for name, value in state.network.state_dict().items())
+    assert all(torch.equal(final[f"network.{name}"], value) for name, value in state.network.state_dict().items())
+    scores = []
+    for weights in (final, load_tensors(folder.mean)[0]):
+        state.network.load_state_dict(network_tensors(weights))
+        probability = predict_slices(state.network, held_out.image)
+        scores.append(score_epoch(probability, held_out, examples[3:], prefix="val")["val_dice"])
+    assert scores[0] != scores[1]
+    assert [meta["val_dice"], load_meta(folder.mean)["val_dice"]] == scores
 
 
-@pytest.mark.parametrize(("epochs", "averaged"), [(1, [1]), (4, [4]), (5, [4, 5]), (11, [8, 9, 10, 11])])
-def test_the_last_two_fifths_are_averaged(epochs: int, averaged: list[int]) -> None:
-    assert [epoch for epoch in range(1, epochs + 1) if is_averaged(epoch, epochs)] == averaged
+@pytest.mark.parametrize(
+    ("epochs", "lr_every", "averaged"),
+    [(1, 1, [1]), (4, 1, [4]), (5, 1, [4, 5]), (5, 4, [5]), (5, 40, [5]), (11, 2, [8, 9, 10, 11])],
+)
+def test_the_last_two_fifths_at_a_lower_rate_are_averaged(epochs: int, lr_every: int, averaged: list[int]) -> None:
+    config = Config(epochs=epochs, optimiser=OptimiserConfig(lr_every=lr_every))
+    assert [epoch for epoch in range(1, epochs + 1) if is_averaged(epoch, config)] == averaged
 
 
 def test_no_training_begins_while_another_is_recorded(examples: list[Example], tmp_path: Path) -> None:

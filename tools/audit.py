@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -62,8 +63,13 @@ def _holds(spec: str, version: str) -> bool:
 
 
 def _fetch_releases(name: str, index: str) -> list[Release]:
-    with urllib.request.urlopen(f"{index}/{name}/", timeout=60) as answer:
-        return read_releases(answer.read().decode())
+    try:
+        with urllib.request.urlopen(f"{index}/{name}/", timeout=60) as answer:
+            return read_releases(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return []
+        raise
 
 
 def _fetch_list() -> tuple[str, dict[str, list[dict[str, Any]]]]:
@@ -78,16 +84,18 @@ def _fetch_list() -> tuple[str, dict[str, list[dict[str, Any]]]]:
 
 
 def main() -> None:
-    """Print what was found; the exit status is 1 if a pinned version was withdrawn or an advisory names it."""
+    """Print what was found; the exit status is 1 if a pin was withdrawn, is not there, or has a known flaw."""
     pins, index = pinned(), next(address for address in indexes() if address.startswith("http"))
     with ThreadPoolExecutor(8) as pool:
         pages = list(pool.map(lambda name: _fetch_releases(name, index), pins))
     bad = 0
     for (name, version), releases in zip(pins.items(), pages, strict=True):
         known = {release.version: release for release in releases}
-        newest = max((release.version for release in releases if not release.version.is_prerelease), default=None)
+        usable = [release.version for release in releases if not (release.yanked or release.version.is_prerelease)]
+        newest = max(usable, default=None)
         if Version(version) not in known:
             print(f"{name} {version}: not on the index")
+            bad += 1
         elif known[Version(version)].yanked:
             print(f"{name} {version}: withdrawn")
             bad += 1

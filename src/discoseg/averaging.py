@@ -11,10 +11,16 @@ from dataclasses import dataclass, field
 
 import torch
 
+from discoseg.config import Config
 
-def is_averaged(epoch: int, epochs: int) -> bool:
-    """Say whether an epoch (from 1) is among those that the mean is over: two fifths of all ``epochs``, or the last."""
-    return epoch > epochs - max(1, 2 * epochs // 5)
+
+def is_averaged(epoch: int, config: Config) -> bool:
+    """Say whether an epoch (from 1) is among those that the mean is over.
+
+    These are the last two fifths, as far as the learning rate has decayed by then, and in any case the last one.
+    """
+    late = epoch > config.epochs - 2 * config.epochs // 5 and epoch > config.optimiser.lr_every
+    return late or epoch == config.epochs
 
 
 @dataclass

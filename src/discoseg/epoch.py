@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from discoseg import admm
-from discoseg.averaging import MeanWeights, is_averaged
+from discoseg.averaging import is_averaged
 from discoseg.clock import Clock
 from discoseg.config import Config, PriorName
 from discoseg.disagreement import Disagreement
@@ -130,9 +130,7 @@ def run_epoch(
             numbers = material.numbers["training"]
             row |= score_proposals(state.priors, material.slices, material.training, material.ranks, numbers)
     state.finish_epoch(row)
-    if is_averaged(state.epoch, config.epochs):
-        if not is_averaged(state.epoch - 1, config.epochs):  # the first; others may be of a schedule that was shorter
-            state.mean = MeanWeights()
+    if is_averaged(state.epoch, config):
         state.mean.take_in(state.network)
 
 

@@ -4,7 +4,7 @@ config.toml      the resolved configuration           run.json       command, ca
 metrics.csv      one row an epoch                      timing.csv     seconds by phase, one row an epoch
 cases.csv        the last epoch, case by case          log.txt        the same for people
 next.csv         which training case to annotate next, by how much network and proposals disagree
-checkpoints/     latest (to resume) and the one before it; best, bounds and final (to predict)
+checkpoints/     latest (to resume) and the one before it; best, mean and final (to predict)
 snapshots/       a slice of a few cases at several epochs: image, truth, seeds, proposals, probability
 contours.npz     the last epoch, a slice of the best cases, the worst and some between
 report.html      a page about all of this, and tensorboard/ its curves (discoseg.report.live), where they are wanted

@@ -230,9 +230,11 @@ def restore_state(
     state.history = meta["history"]
     state.changes = meta.get("changes", {})  # older checkpoints have none
     state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
-    state.mean = MeanWeights(epochs=meta.get("averaged", 0))  # older checkpoints have none
-    for name, value in state.network.state_dict().items() if state.mean.epochs else ():
-        state.mean.weights[name] = torch.empty_like(value).copy_(tensors[f"mean.{name}"])
+    state.mean = MeanWeights()
+    if meta.get("averaged") and meta["config"]["epochs"] == config.epochs:  # else other epochs are the last ones now
+        state.mean.epochs = meta["averaged"]
+        for name, value in state.network.state_dict().items():
+            state.mean.weights[name] = torch.empty_like(value).copy_(tensors[f"mean.{name}"])
 
 
 def _require_same_settings(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

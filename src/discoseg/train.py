@@ -126,6 +126,8 @@ def train_on(
         )
         listen, progress = checkpoints.listen(progress), checkpoints.guard(progress)
         if state.epoch == config.epochs:  # nothing to train, but to score
+            if not state.mean.epochs:  # it was begun with more epochs, or before there were means
+                state.mean.take_in(state.network)
             work.predict.all()
             if work.validate is not None:
                 work.validate.all()
@@ -185,14 +187,13 @@ def _write_end(
     if ranks.first:
         folder.write_cases(rows)
         write_contours(folder.contours, chosen, slices)
-        if state.mean.epochs:
-            save_mean(folder.mean, state, config, model, scores)
+        save_mean(folder.mean, state, config, model, scores)
         save_model(folder.final, state, config, model)  # last: where it is, the run is finished
 
 
 def _score_mean(state: State, work: Work, material: Material) -> dict[str, float]:
     """Return how well the mean of the last epochs' weights does on the cases that validate, if any rank has some."""
-    if work.validate is not None and state.mean.epochs:
+    if work.validate is not None:
         with state.mean.in_place_of(state.network):
             work.validate.all()
     cases = material.ranks.collect(score_split("validation", work, material), material.numbers["validation"])
