@@ -182,8 +182,10 @@ def test_torchrun_says_a_fault_in_one_line_and_goes_on_with_what_it_began(phanto
     command = [str(Path(__file__).with_name("rank_restarts.py")), "train", str(phantoms), "--out", str(run)]
     ended = subprocess.run([*launcher, *command, *options.split()], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
-    killed, failed = (line for line in ended.stderr.splitlines() if line.startswith("discoseg:"))
-    assert killed.startswith("discoseg: error: another process of this training ended")
+    *killed, failed = (line for line in ended.stderr.splitlines() if line.startswith("discoseg:"))
+    for line in killed:  # one, unless torchrun ends that process before it can tell
+        assert line.startswith("discoseg: error: another process of this training ended")
+    assert len(killed) <= 1
     assert failed == "discoseg: error: a fault of one rank"
     log = (run / "log.txt").read_text()
     assert log.index("resumed after epoch 0") < log.index("resumed after epoch 1")

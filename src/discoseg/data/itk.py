@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from discoseg.data.files import file_of, image_suffix
 from discoseg.data.meta_header import data_file
-from discoseg.data.nrrd_header import require_nrrd_header
+from discoseg.data.nrrd_header import read_directions, require_nrrd_header
 from discoseg.data.png_header import require_png_header
 from discoseg.data.volume import Header, Volume, choose_channel, same_geometry
 from discoseg.errors import UserError
@@ -55,13 +56,13 @@ def volume_from_itk(image: Any, path: Path) -> Volume:
     if array.dtype.kind not in "uif":
         raise UserError(f"{path} holds {array.dtype} voxels: integers or real numbers are needed")
     array = array.reshape((-1, *(*size, 1)[2::-1], components))[channel // components, ..., channel % components]
-    header = _header(image)
+    header = _header(image, file_of(path))
     return Volume(np.ascontiguousarray(array), header.affine, header.spacing_mm, header)
 
 
 def read_itk_geometry(path: Path) -> Header:
     """Return the geometry of a file, of which only the header is read."""
-    return _header(_read_information(file_of(path)))
+    return _header(_read_information(file_of(path)), file_of(path))
 
 
 def read_itk_header(path: Path) -> tuple[NDArray[np.float64], int]:
@@ -87,9 +88,10 @@ def _read_information(path: Path) -> Any:
     return reader
 
 
-def _header(image: Any) -> Header:
-    """Return the geometry of an image, or of a reader that has read its information."""
-    return header_of(_geometry_3d(image), tuple((*image.GetSize(), 1)[2::-1]))
+def _header(image: Any, path: Path) -> Header:
+    """Return the geometry of an image, or of a reader that has read its information, and what its file said."""
+    header = header_of(_geometry_3d(image), tuple((*image.GetSize(), 1)[2::-1]))
+    return replace(header, nrrd=read_directions(path)) if image_suffix(path) == ".nrrd" else header
 
 
 def header_of(geometry: dict[str, tuple[float, ...]], shape: tuple[int, ...]) -> Header:

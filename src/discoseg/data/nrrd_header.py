@@ -42,8 +42,40 @@ _TEXT = ("type", "content", "number", "min", "max", "old min", "oldmin", "old ma
 _SEVERAL = ("space units", "measurement frame")  # one for each axis of the world
 
 
-def require_nrrd_header(path: Path) -> None:
-    """Refuse a header with lines that no program writes, and voxels in another file."""
+# What becomes of x, y and z of the world in LPS+.
+_WORLDS = {
+    "left-posterior-superior": (1, 1, 1),
+    "lps": (1, 1, 1),
+    "right-anterior-superior": (-1, -1, 1),
+    "ras": (-1, -1, 1),
+    "left-anterior-superior": (1, -1, 1),
+    "las": (1, -1, 1),
+}
+
+
+def read_directions(path: Path) -> tuple[float, ...] | None:
+    """Return the steps (9,) of the three axes of a volume in LPS+ mm, axis by axis; None where it has no such three.
+
+    SimpleITK makes lengths and directions of them, of which the products round to others now and then.
+    """
+    fields = require_nrrd_header(path)
+    signs = _WORLDS.get(fields.get("space", "").lower())
+    vectors = [text.split(",") for text in re.findall(r"\(([^)]*)\)", fields.get("space directions", ""))]
+    if signs is None or [len(vector) for vector in vectors] != [3, 3, 3]:
+        return None
+    return tuple(sign * float(text) for vector in vectors for sign, text in zip(signs, vector, strict=True))
+
+
+def put_directions(path: Path, directions: tuple[float, ...]) -> None:
+    """Let a file that SimpleITK wrote have these very steps (:func:`read_directions`)."""
+    vectors = (",".join(map(repr, directions[at : at + 3])) for at in (0, 3, 6))
+    line = f"space directions: {' '.join(f'({vector})' for vector in vectors)}"
+    head, end, voxels = path.read_bytes().partition(b"\n\n")
+    path.write_bytes(re.sub(rb"(?m)^space directions: .*$", line.encode(), head) + end + voxels)
+
+
+def require_nrrd_header(path: Path) -> dict[str, str]:
+    """Refuse a header with lines that no program writes, and voxels in another file; return the fields by name."""
     with path.open("rb") as file:
         start = file.read(_MOST_HEADER)
     head = re.split(rb"\r?\n\r?\n", start, maxsplit=1)[0]
@@ -72,3 +104,4 @@ def require_nrrd_header(path: Path) -> None:
         wanted = int(axes) if each and re.fullmatch("[1-5]", axes) else 1
         if not re.fullmatch(rf"(?:{kind})(?:\s+(?:{kind})){{{wanted - 1}}}", fields.get(name, "")):
             raise UserError(f"{damaged}: {name}: {fields.get(name, '')[:80]}")
+    return fields

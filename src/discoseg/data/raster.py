@@ -11,7 +11,8 @@ import numpy as np
 from discoseg.data.announced import require_room
 from discoseg.data.files import file_of, image_suffix, write_atomically
 from discoseg.data.itk import READERS, itk_from_volume, open_itk, volume_from_itk
-from discoseg.data.volume import Volume
+from discoseg.data.nrrd_header import put_directions
+from discoseg.data.volume import Volume, same_geometry
 from discoseg.errors import UserError
 
 PACKED = 4096  # bytes that a byte of a compressed file can stand for at most
@@ -39,6 +40,9 @@ def write_raster(path: Path, volume: Volume) -> None:
         with write_atomically(path) as temporary:
             image = itk_from_volume(volume)
             SimpleITK.WriteImage(image, str(temporary), useCompression=True, imageIO=READERS[suffix])
+            known = volume.header
+            if suffix == ".nrrd" and known is not None and known.nrrd is not None and same_geometry(volume, known):
+                put_directions(temporary, known.nrrd)
     except RuntimeError as error:
         kind = volume.array.dtype
         raise UserError(f"cannot write {path}: no such folder, or {suffix} cannot hold {kind} voxels") from error

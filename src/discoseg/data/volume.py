@@ -27,6 +27,7 @@ class Header:
     shape: tuple[int, ...]  # (z, y, x)
     nifti: Any = None  # nibabel's header
     itk: dict[str, tuple[float, ...]] | None = None  # SimpleITK's origin, spacing and direction
+    nrrd: tuple[float, ...] | None = None  # steps of the axes in LPS+ mm, 3 each, of which a NRRD file consists
 
 
 @dataclass(frozen=True, eq=False)
