@@ -6,7 +6,8 @@ import torch
 
 from discoseg import contours
 from discoseg.contours import Scored, contour_slices, write_contours
-from discoseg.run import case_rows, middle_slice
+from discoseg.scores import case_rows
+from discoseg.snapshots import middle_slice
 from discoseg.weak.examples import Example
 
 

@@ -23,7 +23,7 @@ LAYERS = [
     {"epoch"},
     {"start", "proposers"},
     {"material", "training_pass", "prediction_pass", "checkpoints", "labelling", "disagreement", "contours"},
-    {"run", "scores", "proposals", "multipliers", "undo"},
+    {"run", "scores", "proposals", "multipliers", "undo", "snapshots"},
     {"state", "shard_files", "devices"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
     {"ranks"},

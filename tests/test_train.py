@@ -154,16 +154,21 @@ def test_an_interruption_after_an_epoch_loses_nothing(examples: list[Example], t
 LATE = replace(SMALL, epochs=5, optimiser=replace(SMALL.optimiser, lr=0.02, lr_every=2))  # of which two are averaged
 
 
-def test_without_validation_the_mean_of_the_last_weights_is_the_model(examples: list[Example], tmp_path: Path) -> None:
-    """What an interruption left after the fourth of five epochs is one half of the mean."""
+def _train_four_epochs(examples: list[Example], run: Path) -> None:
+    """Leave a training of LATE, without validation, as an interruption after its fourth epoch does."""
 
     def stop(done: float, message: str) -> None:
         if done == 4:
             raise KeyboardInterrupt
 
-    folder = RunFolder(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        train(examples[:2], [], LATE, folder.root, model=MODEL, device="cpu", progress=stop)
+        train(examples[:2], [], LATE, run, model=MODEL, device="cpu", progress=stop)
+
+
+def test_without_validation_the_mean_of_the_last_weights_is_the_model(examples: list[Example], tmp_path: Path) -> None:
+    """What an interruption left after the fourth of five epochs is one half of the mean."""
+    folder = RunFolder(tmp_path / "run")
+    _train_four_epochs(examples, folder.root)
     fourth, _ = load_tensors(folder.latest)
     train(examples[:2], [], LATE, folder.root, model=MODEL, device="cpu", resume=True)
     final, _ = load_tensors(folder.final)
@@ -186,7 +191,7 @@ def test_without_validation_the_mean_of_the_last_weights_is_the_model(examples: 
 def test_another_number_of_epochs_begins_another_mean(
     epochs: int, averaged: int, examples: list[Example], tmp_path: Path
 ) -> None:
-    """After five epochs, two of them in a mean, the fifth itself, the sixth, and the last four of eleven count."""
+    """After five epochs, with a mean of two: that one stays, the sixth alone counts, or the last four of eleven."""
     folder = RunFolder(tmp_path / "run")
     for number in (5, epochs):
         config = replace(LATE, epochs=number)
@@ -195,13 +200,8 @@ def test_another_number_of_epochs_begins_another_mean(
 
 
 def test_a_training_that_ends_early_has_a_mean_of_its_last_epoch(examples: list[Example], tmp_path: Path) -> None:
-    def stop(done: float, message: str) -> None:
-        if done == 4:
-            raise KeyboardInterrupt
-
     folder = RunFolder(tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
-        train(examples[:2], [], LATE, folder.root, model=MODEL, device="cpu", progress=stop)
+    _train_four_epochs(examples, folder.root)
     train(examples[:2], [], replace(LATE, epochs=4), folder.root, model=MODEL, device="cpu", resume=True)
     (mean, meta), (final, _) = load_tensors(folder.mean), load_tensors(folder.final)
     assert (meta["epoch"], meta["averaged"]) == (4, 1)

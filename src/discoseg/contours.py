@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from discoseg.data.files import write_atomically
-from discoseg.run import middle_slice
 from discoseg.scores import label_map
+from discoseg.snapshots import middle_slice
 from discoseg.thinning import pick_cases
 from discoseg.weak.examples import Example
 

@@ -32,7 +32,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.admm import Prior
 from discoseg.checkpoint import previous_of
 from discoseg.config import Config, to_toml
 from discoseg.data.files import no_follow, remove_unfinished, require_new_folder, write_atomically
@@ -42,9 +41,6 @@ from discoseg.launch_store import forget_begun, note_begun
 from discoseg.not_begun import is_not_begun
 from discoseg.ranks import ALONE, Ranks
 from discoseg.surroundings import hardware, versions
-from discoseg.weak.examples import Example
-
-_SNAPSHOT_CASES = 4
 
 ModelName = Literal["best", "mean", "final"]
 """Which model of a run: :meth:`RunFolder.model`."""
@@ -225,17 +221,17 @@ class RunFolder:
         _append(self.root / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     def write_cases(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write cases.csv, a row for each case (:func:`case_rows`)."""
+        """Write cases.csv, a row for each case (`case_rows`)."""
         _write_text(self.root / "cases.csv", _csv(rows))
 
     def write_snapshot(self, epoch: int, names: Sequence[str], slices: Mapping[str, NDArray[Any]]) -> None:
-        """Keep slices of the first training cases (:func:`snapshot_slices`), of all of which ``names`` are the names.
+        """Keep slices (`snapshot_slices`) of the first training cases, whose ``names`` these are.
 
         snapshots/epoch_NNNN.npz holds, for case k, ``k.image`` uint8 (H, W), ``k.seeds`` int8, ``k.truth`` int8 where
         there is one, ``k.probability`` uint8 (0 to 255), and ``k.crf`` and ``k.size`` int8 where they are made. With K
         structures these are labels 0 to K, and the probability is (K, H, W).
         """
-        arrays = {"names": np.array(names[:_SNAPSHOT_CASES]), **slices}
+        arrays = {"names": np.array(names), **slices}
         with write_atomically(self.snapshots / f"epoch_{epoch:04d}.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -264,52 +260,6 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def case_rows(split: str, examples: Sequence[Example], scores: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Return rows of cases.csv: a split's examples, their scores, and the millilitres of one of their voxels."""
-    rows = []
-    for example, score in zip(examples, scores, strict=True):
-        voxel_ml = float(f"{np.prod(example.spacing_mm) / 1000:.9g}")
-        rows.append({"case": example.name, "split": split, **score, "voxel_ml": voxel_ml})
-    return rows
-
-
-def snapshot_due(epoch: int, epochs: int) -> bool:
-    """Say whether slices are kept after this epoch: after 1, 2, 5, 10, 20, 50, … and the last."""
-    return epoch == epochs or str(epoch).rstrip("0") in ("1", "2", "5")
-
-
-def snapshot_slices(
-    training: Sequence[Example], numbers: Sequence[int], probability: torch.Tensor, priors: Sequence[Prior]
-) -> dict[str, NDArray[Any]]:
-    """Return a slice of those examples that are among the first training cases: see :meth:`RunFolder.write_snapshot`.
-
-    ``numbers`` are the examples' among all cases; ``probability`` (K, N, H, W) of their slices.
-    """
-    arrays: dict[str, NDArray[Any]] = {}
-    start = 0
-    for index, example in zip(numbers, training, strict=True):
-        if index < _SNAPSHOT_CASES:
-            shown = middle_slice(example)
-            arrays[f"{index}.image"] = np.round(example.image[shown, 0] * 255).astype(np.uint8)
-            arrays[f"{index}.seeds"] = example.seeds[shown]
-            levels = (probability[:, start + shown] * 255).round().to(torch.uint8).cpu().numpy()
-            arrays[f"{index}.probability"] = levels[0] if len(levels) == 1 else levels
-            if example.truth is not None:
-                arrays[f"{index}.truth"] = example.truth[shown]
-            for prior in priors:
-                masks = (prior.doubled[:, start + shown] == 2).cpu().numpy()  # (K, H, W)
-                labels = np.arange(1, 1 + len(masks), dtype=np.int8)
-                arrays[f"{index}.{prior.name}"] = np.tensordot(labels, masks.astype(np.int8), axes=1)
-        start += len(example.seeds)
-    return arrays
-
-
-def middle_slice(example: Example) -> int:
-    """Return the number of the slice with the most foreground, by the truth where there is one, else by the seeds."""
-    labels = example.seeds if example.truth is None else example.truth
-    return int((labels > 0).sum(axis=(1, 2)).argmax())
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -138,3 +139,12 @@ def _count(masks: Callable[[slice], torch.Tensor], slices: Slices, examples: Seq
 def _endings(structures: Sequence[str]) -> list[str]:
     """Return what columns of each structure end in: nothing, where there is only one."""
     return [""] if len(structures) == 1 else [f"_{name}" for name in structures]
+
+
+def case_rows(split: str, examples: Sequence[Example], scores: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return rows of cases.csv: a split's examples, their scores, and the millilitres of one of their voxels."""
+    rows = []
+    for example, score in zip(examples, scores, strict=True):
+        voxel_ml = float(f"{np.prod(example.spacing_mm) / 1000:.9g}")
+        rows.append({"case": example.name, "split": split, **score, "voxel_ml": voxel_ml})
+    return rows

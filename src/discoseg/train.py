@@ -27,9 +27,10 @@ from discoseg.epoch import Progress, Work, prepare_work, require_finite, run_epo
 from discoseg.material import Material, require_room_on_device
 from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import undisturbing
-from discoseg.run import RunFolder, case_rows, snapshot_due, snapshot_slices
-from discoseg.scores import summarise_cases
+from discoseg.run import RunFolder
+from discoseg.scores import case_rows, summarise_cases
 from discoseg.shard_files import ShardFiles
+from discoseg.snapshots import MOST_CASES, snapshot_due, snapshot_slices
 from discoseg.start import start_state
 from discoseg.state import State, recall_best, save_mean, save_model
 from discoseg.weak.examples import Example
@@ -100,13 +101,7 @@ def train_on(
         share = work.learn.steps.share
         shards = ShardFiles(folder.latest, state.network, material.cases, ranks, share=share, seed=config.seed)
         if ranks.gather(folder.has_checkpoint)[0]:
-            with _seeding, undisturbing():
-                warning = restore_latest(folder.latest, state, config, material.data, material.files, shards, ranks)
-            if ranks.first:
-                folder.rewind(*state.place)
-                if warning is not None:
-                    folder.warn(warning)
-                folder.write_config(config)  # more epochs may be wanted now
+            _go_on(folder, state, material, config, shards)
         elif ranks.first:
             if resume:  # stopped before its first checkpoint
                 folder.rewind(0)
@@ -146,6 +141,18 @@ def train_on(
     return state
 
 
+def _go_on(folder: RunFolder, state: State, material: Material, config: Config, shards: ShardFiles) -> None:
+    """Bring a fresh state to the folder's latest checkpoint, and the folder's tables to where that is."""
+    ranks = material.ranks
+    with _seeding, undisturbing():
+        warning = restore_latest(folder.latest, state, config, material.data, material.files, shards, ranks)
+    if ranks.first:
+        folder.rewind(*state.place)
+        if warning is not None:
+            folder.warn(warning)
+        folder.write_config(config)  # more epochs may be wanted now
+
+
 def _write_epoch(
     folder: RunFolder, state: State, work: Work, material: Material, config: Config, model: dict[str, Any]
 ) -> None:
@@ -164,7 +171,7 @@ def _write_epoch(
         if is_best:
             save_model(folder.best, state, config, model)
         if shown is not None:
-            folder.write_snapshot(state.epoch, list(material.data["training"]), shown)
+            folder.write_snapshot(state.epoch, list(material.data["training"])[:MOST_CASES], shown)
         folder.write_metrics(state.history)
         folder.write_next(doubts)
 
