@@ -23,7 +23,7 @@ from discoseg.experiments import paper
 from discoseg.experiments.plan import ALL_TASKS, TASKS, VARIANTS, Cell, Length, Task, What, plan
 from discoseg.experiments.reproduce import Reproduction, reproduce
 from discoseg.experiments.results import read_results
-from discoseg.experiments.tables import collect_rows, write_markdown
+from discoseg.experiments.tables import collect_rows, write_csv, write_markdown
 from discoseg.workflow import fit
 from test_train import SMALL
 
@@ -323,13 +323,18 @@ def test_results_whose_variant_is_gone_are_named(data: Path, tmp_path: Path, mon
 def test_several_seeds_give_mean_and_spread(data: Path, made: Path) -> None:
     results = read_results(made / "results")
     one = results["lv-crf-seed0"]
-    better = {**one.history, "val_dice": [0.5, 0.9]}
-    other = replace(one, cell=replace(one.cell, seed=1), history={**one.history, "val_dice": [0.8, 0.7]})
-    found = {"lv-crf-seed0": replace(one, history=better), "lv-crf-seed1": other}
+    kept, none = ({**one.facts, "mean": {"epochs": 1, "val_dice": 0.84}}, {"device": "cpu"})  # as of an older version
+    better = replace(one, history={**one.history, "val_dice": [0.5, 0.9]}, facts=kept)
+    history = {**one.history, "val_dice": [0.8, 0.7]}
+    other = replace(one, cell=replace(one.cell, seed=1), history=history, facts=none)
+    found = {"lv-crf-seed0": better, "lv-crf-seed1": other}
     rows = collect_rows(plan("table1", seeds=2, tasks=TINY), found, TINY, by="eps")
     text = write_markdown(rows, by="eps")
     spread = 0.1 / math.sqrt(2)
-    assert f"| CRF only |  | 0.862 | 0.850 ± {spread:.3f} | 0.800 ± {2 * spread:.3f} |" in text
+    assert f"| CRF only |  | 0.862 | 0.850 ± {spread:.3f} | 0.800 ± {2 * spread:.3f} | 0.840 |" in text
+    unkept = collect_rows(plan("table1", seeds=2, tasks=TINY), {"lv-crf-seed1": other}, TINY, by="eps")
+    assert "| CRF only |  | 0.862 | 0.800 | 0.700 | – |" in write_markdown(unkept, by="eps")
+    assert "0.8400,,," in write_csv(rows)  # of one result, so without a deviation
     assert "**0.900**" in write_markdown(collect_rows(plan("table1", tasks=TINY), found, TINY, by="eps"), by="eps")
 
 

@@ -50,6 +50,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "entropy": {"admm": {"coupling": "entropy"}},
     "margin0.05": {"admm": {"margin": 0.05}},
     "lr0.0003": {"optimiser": {"lr": 3e-4}},
+    "steady": {"optimiser": {"lr_factor": 1.0}},
+    "once": {"optimiser": {"lr_every": 50}},
     "weight20": {"foreground_weight": 20.0},
     "deep5": {"network": {"depth": 5}},
     "shallow": {"network": {"depth": 3}},

@@ -57,6 +57,11 @@ class Result:
         """The epoch, from 1, that the best Dice was reached in first."""
         return 1 + self.history["val_dice"].index(self.best_dice)
 
+    @property
+    def mean_dice(self) -> float:
+        """The 3D validation Dice of the mean of the last epochs' weights; nan where a training kept none."""
+        return float(self.facts.get("mean", {}).get("val_dice", math.nan))
+
     def last(self, column: str) -> float:
         """The value of a column after the last epoch; nan where it has none."""
         return self.history[column][-1] if column in self.history else math.nan

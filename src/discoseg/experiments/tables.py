@@ -27,7 +27,7 @@ METHOD_TITLES: dict[Method, str] = {
 
 _CSV_COLUMNS = (
     *("task", "method", "eps", "mu", "variant", "seeds", "folds", "paper"),
-    *("best_mean", "best_std", "last_mean", "last_std"),
+    *("best_mean", "best_std", "last_mean", "last_std", "mean_weights_mean", "mean_weights_std"),
     *("inside_bounds", "train_size_ratio_std", "epochs", "seconds"),
 )
 
@@ -75,8 +75,7 @@ def write_csv(rows: Sequence[Row]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)
     for row in rows:
-        best, last = [r.best_dice for r in row.results], [r.last("val_dice") for r in row.results]
-        spread = [*_mean_std(best), *_mean_std(last)]
+        spread = [value for dice in _dice(row) for value in _mean_std(dice)]
         ends = [_mean(r.last(name) for r in row.results) for name in ("train_inside_bounds", "train_size_ratio_std")]
         epochs = max((len(r.history["val_dice"]) for r in row.results), default=0)
         values = [row.paper, *spread, *ends]
@@ -89,15 +88,15 @@ def write_csv(rows: Sequence[Row]) -> str:
 
 
 def write_markdown(rows: Sequence[Row], *, by: By) -> str:
-    """Return a table with a column of the paper's and two of ours (best and last epoch) for each task.
+    """Return a table with a column of the paper's and three of ours for each task.
 
-    What reaches the paper is bold.
+    Ours are of the best epoch, the last one, and the mean of the last epochs' weights. What reaches the paper is bold.
     """
     tasks = list({row.task.name: row.task for row in rows}.values())
     heading = {"eps": "ε", "mu": "μ", "variant": "setting"}[by]
-    columns = (f"{task.title}: paper | best epoch | last epoch" for task in tasks)
+    columns = (f"{task.title}: paper | best epoch | last epoch | mean of weights" for task in tasks)
     lines = [f"| method | {heading} | " + " | ".join(columns) + " |"]
-    lines.append("|---|---|" + "---|---|---|" * len(tasks))
+    lines.append("|---|---|" + "---|---|---|---|" * len(tasks))
     keys = list(dict.fromkeys((row.method, _label(row, by)) for row in rows))
     for method, label in keys:
         found = {row.task.name: row for row in rows if (row.method, _label(row, by)) == (method, label)}
@@ -151,17 +150,24 @@ def write_runs(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row | None) -> list[str]:
     if row is None:
-        return ["", "", ""]
+        return [""] * 4
     known = "–" if math.isnan(row.paper) else f"{row.paper:.3f}"
     if not row.results:
-        return [known, "", ""]
-    best, last = [r.best_dice for r in row.results], [r.last("val_dice") for r in row.results]
-    return [known, _spread(best, row.paper), _spread(last, row.paper)]
+        return [known, "", "", ""]
+    return [known, *(_spread(dice, row.paper) for dice in _dice(row))]
+
+
+def _dice(row: Row) -> tuple[list[float], list[float], list[float]]:
+    """Return the Dice of the best epoch, the last one and the mean of weights, where it was kept, of each result."""
+    means = [r.mean_dice for r in row.results if not math.isnan(r.mean_dice)]
+    return [r.best_dice for r in row.results], [r.last("val_dice") for r in row.results], means
 
 
 def _spread(values: Sequence[float], reference: float) -> str:
     """Return mean ± standard deviation over seeds, bold where the mean reaches the paper's to three digits."""
     average, deviation = _mean_std(values)
+    if math.isnan(average):
+        return "–"
     text = f"{average:.3f}" if math.isnan(deviation) else f"{average:.3f} ± {deviation:.3f}"
     return f"**{text}**" if round(average, 3) >= reference else text
 
