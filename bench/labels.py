@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, GridConfig, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.prepare import Grid, common_orientation, default_cache, prepare_cases
-from discoseg.labelling import Solve, assignment, expansion
+from discoseg.labelling import Solve, assignment, expansion, open_limits
 from discoseg.regions import Region, open_regions
 from discoseg.start import start_state
 from discoseg.state import State
@@ -129,7 +129,8 @@ def main() -> None:
     if not folder.is_dir():
         train_states(folder, weak, full, config, arguments.warm_up)
     regions = open_regions(weak, config.crf, honour_seeds=True)
-    solvers = {"crf": expansion(config.crf.strength), "size": assignment(weak, config.admm)}
+    limits = [open_limits(example, config.admm) for example in weak]
+    solvers = {"crf": expansion(config.crf.strength), "size": assignment(limits)}
     print("| epochs | α-expansion ms | assignment ms | checksums |")
     print("|---|---|---|---|")
     for stage in STAGES:

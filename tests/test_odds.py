@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discoseg.discrete import select_by_size
-from discoseg.discrete.odds import shift_to_size
+from discoseg.discrete.odds import shift_to_size, shift_to_sizes
 
 NO_SEEDS = np.empty(0, np.int8)
 
@@ -73,3 +73,57 @@ def test_multipliers_may_leave_the_range_of_probabilities() -> None:
     cost = np.array([-7.0, 0.4, 9.0], np.float32)
     shift_to_size(cost, NO_SEEDS, 2, 3)
     np.testing.assert_allclose(0.5 - cost, [1, 0.5, 0], atol=1e-4)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_each_classes_odds_are_shifted_by_one_number_into_its_bounds(seed: int, data: st.DataObject) -> None:
+    rng = np.random.default_rng(seed)
+    classes, voxels = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 80))
+    p = rng.dirichlet(np.full(classes, data.draw(st.sampled_from([0.3, 1, 5]))), voxels).T
+    p[0] *= data.draw(st.sampled_from([1, 20]))  # much background, as of a young network
+    p = np.maximum(p / p.sum(axis=0), 1e-4)
+    p = (p / p.sum(axis=0)).astype(np.float32)
+    seeds = None
+    if data.draw(st.booleans()):
+        seeds = np.where(rng.random(voxels) < 0.7, -1, rng.integers(0, classes, voxels)).astype(np.int8)
+    reached = rng.multinomial(voxels, np.full(classes, 1 / classes))  # some labelling has these sizes
+    if seeds is not None:
+        unknown = int((seeds < 0).sum())
+        known = np.bincount(seeds[seeds >= 0], minlength=classes)
+        reached = known + rng.multinomial(unknown, np.full(classes, 1 / classes))
+    low, high = np.maximum(reached - 2, 0), reached + 2
+    costs = (p[0] - p) / 2
+    shifted = shift_to_sizes(costs, low.tolist(), high.tolist(), seeds)
+    assert np.isfinite(shifted).all()
+    assert (shifted[0] == 0).all()
+    labels, before = shifted.argmin(axis=0), costs.argmin(axis=0)
+    free = np.ones(voxels, bool) if seeds is None else seeds < 0
+    if seeds is not None:
+        labels, before = (np.where(free, found, seeds) for found in (labels, before))
+    sizes = np.bincount(before, minlength=classes)
+    if (low <= sizes).all() and (sizes <= high).all():
+        assert np.array_equal(shifted, costs)
+        return
+    background = (1 + 2 * shifted.sum(axis=0)) / classes
+    q = background - 2 * shifted
+    np.testing.assert_allclose(q.sum(axis=0), 1, rtol=1e-5)
+    sure = (np.minimum(p, q) > 1e-4).all(axis=0)  # float32 costs hold log odds of others badly
+    odds = (np.log(np.maximum(q, 1e-9)) - np.log(p))[:, sure]
+    assert np.ptp(odds - odds[0], axis=1).max(initial=0) < 0.05
+    # The last voxels of a class that its bounds hold back, or let in, are at a tie.
+    ties = np.sort(shifted, axis=0)
+    tied = free & (ties[1] - ties[0] < 1e-4)
+    counts = np.bincount(labels[~tied], minlength=classes)
+    assert (counts <= high).all()
+    assert (counts + int(tied.sum()) >= low).all()
+
+
+def test_two_classes_are_shifted_like_one_structure() -> None:
+    s = np.random.default_rng(0).random(500).astype(np.float32) * np.float32(0.3)
+    cost = np.float32(0.5) - s
+    costs = np.stack([np.zeros_like(cost), cost])
+    shift_to_size(cost, NO_SEEDS, 40, 60)
+    shifted = shift_to_sizes(costs, (0, 40), (500, 60))
+    assert int((shifted[1] < 0).sum()) in (39, 40)
+    np.testing.assert_allclose(shifted[1], cost, atol=0.01)

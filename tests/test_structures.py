@@ -21,7 +21,7 @@ from discoseg.data.phantom import LABELS, write_phantom_dataset
 from discoseg.data.volume import read_volume, write_volume
 from discoseg.discrete import PottsGrid, assign_by_size, label_by_expansion
 from discoseg.errors import UserError
-from discoseg.labelling import LabelProposer, assignment, expansion
+from discoseg.labelling import LabelProposer, assignment, expansion, open_limits
 from discoseg.predict import load_model, predict_files
 from discoseg.proposals import CrfProposer, SizeProposer
 from discoseg.regions import open_regions
@@ -116,7 +116,8 @@ def test_proposals_are_each_volumes_own(hearts: list[Example], pool: ThreadPoolE
     regions, turns = open_regions(hearts, crf, honour_seeds=honour), [2, 0, 3, 1]
     seeds = slices.seeds if honour else None
     made = {}
-    for name, solve in {"crf": expansion(crf.strength), "size": assignment(hearts, admm)}.items():
+    limits = [open_limits(heart, admm) for heart in hearts]
+    for name, solve in {"crf": expansion(crf.strength), "size": assignment(limits)}.items():
         proposer = LabelProposer(regions, 3, solve, pool, CPU, turns=turns)
         for _ in range(2):  # an epoch leaves nothing behind
             proposer.start(probability, prior, 5)
@@ -170,8 +171,31 @@ def test_one_structure_has_the_binary_proposals(examples: list[Example], pool: T
     expanded = LabelProposer(regions, 1, expansion(crf.strength), pool, CPU).finish(probability, prior, slices.seeds)
     assert (cuts != expanded).float().mean() < 1e-4  # costs are rounded differently
     chosen = SizeProposer(examples, admm, pool, CPU).finish(probability, prior, slices.seeds)
-    assigned = LabelProposer(regions, 1, assignment(examples, admm), pool, CPU).finish(probability, prior, slices.seeds)
+    limits = [open_limits(example, admm) for example in examples]
+    assigned = LabelProposer(regions, 1, assignment(limits), pool, CPU).finish(probability, prior, slices.seeds)
     assert (chosen != assigned).float().mean() < 1e-4
+
+
+def test_calibrated_cuts_are_of_about_the_known_sizes(hearts: list[Example], pool: ThreadPoolExecutor) -> None:
+    """Of probabilities below those of the background throughout, which without calibration have nothing to propose."""
+    slices, crf = stack_slices(hearts, CPU), CrfConfig(strength=1e-4, sigma=0.1)
+    prior = _prior(len(slices))
+    prior.multiplier.zero_()
+    truth = torch.nn.functional.one_hot(slices.truth.long(), 4).movedim(-1, 0)[1:]
+    probability = 0.02 + 0.2 * truth + 0.01 * _softmax(len(slices))
+    limits = [open_limits(heart, AdmmConfig()) for heart in hearts]
+    regions = open_regions(hearts, crf, honour_seeds=True)
+    found = {
+        known is not None: LabelProposer(regions, 3, expansion(crf.strength, None, known), pool, CPU)
+        .finish(probability, prior, slices.seeds)
+        .clone()
+        for known in (None, limits)
+    }
+    unknown = slices.seeds < 0
+    assert not found[False][:, unknown].any()
+    assert found[True][:, unknown].logical_not().logical_or(truth[:, unknown].bool()).all()
+    sizes = torch.stack([found[True][:, slices.volume == number].sum(dim=(1, 2, 3)) for number in range(len(hearts))])
+    assert ((sizes >= slices.low.T - 1) & (sizes <= slices.high.T)).all()  # the last one of a structure is at a tie
 
 
 def test_scores_of_each_structure_and_their_means(hearts: list[Example]) -> None:
@@ -272,8 +296,9 @@ def test_annotation_may_be_full_partial_or_missing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no annotation"):
         gather_inputs(tmp_path / "data", replace(config, method="partial"), **sources)
     calibrated = replace(config, crf=replace(config.crf, calibrate=True))
-    with pytest.raises(UserError, match=r"--crf\.calibrate is for one structure"):
-        gather_inputs(tmp_path / "data", calibrated, **sources)
+    fit(tmp_path / "data", tmp_path / "calibrated", calibrated, device="cpu", **sources)
+    first, second = ((tmp_path / run / "metrics.csv").read_text().splitlines()[-1] for run in ("run", "calibrated"))
+    assert first != second  # its cuts are others
 
 
 def test_labels_are_chosen_by_name_value_or_all(tmp_path: Path) -> None:

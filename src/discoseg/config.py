@@ -132,8 +132,9 @@ class CrfConfig:
     sigma: float = 0.05
     """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
     calibrate: bool = False
-    """With size bounds: shift the log odds of each volume by one number before its cut, such that about as many voxels
-    exceed ½ as its bounds say. Otherwise a network that is below ½ there gets an empty proposal. Meant for rho 0."""
+    """With size bounds: shift the log odds of each volume before its cut, by one number for each structure, such that
+    about as many voxels have it as its bounds say. Otherwise a network that is below ½ there gets an empty proposal.
+    Meant for rho 0."""
     pairs: str | None = None
     """Of several structures: factors of the strength between two of them, of which the background may be one, such as
     RV-MYO 0.5,MYO-LV 1.5; 1 where nothing is said. They must be a metric: no detour by a third one is cheaper."""

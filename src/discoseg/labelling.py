@@ -18,6 +18,7 @@ from discoseg.admm import Prior
 from discoseg.config import AdmmConfig
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.discrete import assign_by_size, label_by_expansion
+from discoseg.discrete.odds import shift_to_sizes
 from discoseg.regions import Region, stack_places
 from discoseg.waiting import await_cases
 from discoseg.weak.examples import Example
@@ -117,39 +118,54 @@ class LabelProposer:
         self._labels[part] = torch.from_numpy(self._solve(index, region, costs, mu).reshape(-1))
 
 
-def expansion(strength: float, pairs: NDArray[np.float64] | None = None) -> Solve:
-    """Return what finds the CRF proposal by α-expansion; ``strength`` is λ, ``pairs`` (1 + K, 1 + K) its factors."""
+Limits = tuple[list[int], list[int]]
+"""How many of the voxels that seeds leave open the background and each structure get, least and most."""
+
+
+def expansion(
+    strength: float, pairs: NDArray[np.float64] | None = None, limits: Sequence[Limits] | None = None
+) -> Solve:
+    """Return what finds the CRF proposal by α-expansion; ``strength`` is λ, ``pairs`` (1 + K, 1 + K) its factors.
+
+    With the ``limits`` of each volume, its probabilities are first shifted to them.
+    """
 
     def solve(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
+        if limits is not None:
+            costs = shift_to_sizes(costs, *_limits_in_box(limits[index], region), seeds=region.seeds)
         found = label_by_expansion(region.grid(), costs, strength=strength / mu, seeds=region.seeds, pairs=pairs)
         return found.labels
 
     return solve
 
 
-def assignment(examples: Sequence[Example], admm: AdmmConfig) -> Solve:
-    """Return what finds the size proposal within the bounds of each volume's structures."""
-    limits = [_open_limits(example, admm) for example in examples]
+def assignment(limits: Sequence[Limits]) -> Solve:
+    """Return what finds the size proposal within the ``limits`` of each volume."""
 
     def solve(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
-        low, high = limits[index]
-        if region.seeds is not None:  # count here as well, but the box may hold some of the volume's only
-            seeded = np.bincount(region.seeds[region.seeds >= 0], minlength=len(costs)).tolist()
-            low, high = ([a + b for a, b in zip(limit, seeded, strict=True)] for limit in (low, high))
-        return assign_by_size(-costs, low, high, seeds=region.seeds)
+        return assign_by_size(-costs, *_limits_in_box(limits[index], region), seeds=region.seeds)
 
     return solve
 
 
-def _open_limits(example: Example, admm: AdmmConfig) -> tuple[list[int], list[int]]:
-    """Return how many of the voxels that seeds leave open the background and each structure get, least and most."""
+def open_limits(example: Example, admm: AdmmConfig) -> Limits:
+    """Return the limits of a volume's structures, ``admm.margin`` inside its bounds."""
     low, high = _limits_inside(example, admm, admm.margin)
     if sum(low) > high[0]:  # with the margin structures do not fit together: they do without
         low, high = _limits_inside(example, admm, 0.0)
     return low, high
 
 
-def _limits_inside(example: Example, admm: AdmmConfig, margin: float) -> tuple[list[int], list[int]]:
+def _limits_in_box(limits: Limits, region: Region) -> Limits:
+    """Return limits that count the seeds of the region's box as well, which are some of the volume's only."""
+    low, high = limits
+    if region.seeds is None:
+        return low, high
+    seeded = np.bincount(region.seeds[region.seeds >= 0], minlength=len(low)).tolist()
+    return [a + b for a, b in zip(low, seeded, strict=True)], [a + b for a, b in zip(high, seeded, strict=True)]
+
+
+def _limits_inside(example: Example, admm: AdmmConfig, margin: float) -> Limits:
     assert example.bounds is not None
     seeds = example.seeds if admm.honour_seeds else np.full_like(example.seeds, -1)
     unknown = int(np.count_nonzero(seeds < 0))

@@ -1,7 +1,7 @@
 """What makes the proposals of each prior, by what there is to propose: one structure or several."""
 
 from discoseg.config import Config, PriorName
-from discoseg.labelling import LabelProposer, assignment, expansion
+from discoseg.labelling import LabelProposer, assignment, expansion, open_limits
 from discoseg.material import Material
 from discoseg.proposals import CrfProposer, SizeProposer, sizes_to_choose
 from discoseg.weak.pairs import read_pairs
@@ -17,8 +17,9 @@ def make_proposers(material: Material, config: Config) -> dict[PriorName, Propos
     if structures > 1:
         regions = material.regions(config.crf, honour_seeds=honour)
         pairs = read_pairs(config.crf.pairs, material.slices.structures)
-        solvers = {"crf": expansion(config.crf.strength, pairs)} if config.uses_crf else {}
-        solvers |= {"size": assignment(material.training, config.admm)} if config.uses_size else {}
+        limits = [open_limits(example, config.admm) for example in material.training] if config.uses_size else []
+        known = limits if config.calibrates else None
+        solvers = {"crf": expansion(config.crf.strength, pairs, known), "size": assignment(limits)}
         where = material.pool, material.device
         return {
             name: LabelProposer(

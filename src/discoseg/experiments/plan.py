@@ -268,8 +268,6 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             plain = Cell(name, "crf+size", 0.1, tuning=tuning)
             varied = [replace(plain, variant=variant) for variant in variants if _is_possible(variant, task)]
             changed = [cell for cell in varied if cell.config([task]) != plain.config([task])]
-            if "," in (task.config.label or ""):  # several structures have no calibrated cuts
-                changed = [cell for cell in changed if not cell.config([task]).calibrates]
             return [Cell(name, "full", tuning=tuning), plain, *changed]
 
 

@@ -56,8 +56,6 @@ def training_examples(
     Seeds come from the folder ``weak``, else from the dataset's own label maps. A case without either trains by its
     size bounds alone. ``memory`` holds seeds and truth; images stay in the cache.
     """
-    if config.calibrates and len(structures) > 1:
-        raise UserError(f"--crf.calibrate is for one structure, not for {', '.join(structures)}; leave it out")
     if config.admm.soft_bounds is not None and len(structures) > 1:
         raise UserError(f"--admm.soft-bounds works for one structure, not for {', '.join(structures)}: leave it out")
     read_pairs(config.crf.pairs, list(structures))  # a mistake in it shall not wait for the first proposals
