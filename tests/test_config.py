@@ -40,9 +40,9 @@ def test_a_run_made_before_a_setting_has_its_default(tmp_path: Path) -> None:
 
 def test_a_setting_that_is_gone_must_not_have_been_in_use(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text(to_toml(Config()) + "limit = 0.0\n")  # its last table is [admm]
+    path.write_text(to_toml(Config()).replace("[admm]\n", "[admm]\nlimit = 0.0\n"))
     assert load_run_config(path) == Config()
-    path.write_text(to_toml(Config()) + "limit = 0.3\n")
+    path.write_text(to_toml(Config()).replace("[admm]\n", "[admm]\nlimit = 0.3\n"))
     with pytest.raises(UserError, match="admm: unknown setting 'limit'"):
         load_run_config(path)
 

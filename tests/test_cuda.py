@@ -19,7 +19,7 @@ import torch
 from discoseg import losses as plain_losses
 from discoseg import replay
 from discoseg.checkpoint import load_tensors
-from discoseg.config import Config, Coupling, Method, NetworkConfig
+from discoseg.config import Config, Coupling, Method, NetworkConfig, RoundsConfig
 from discoseg.kernels import kernels_on
 from discoseg.material import Material
 from discoseg.networks import build_network
@@ -121,6 +121,23 @@ def test_recorded_steps_of_several_structures_equal_plain_ones(
         optimiser=replace(HEARTS.optimiser, lr=1e-3),
     )
     assert _apart(hearts, config, tmp_path, monkeypatch, HEARTS_MODEL) < 0.1
+
+
+@pytest.mark.usefixtures("no_dropout")
+@pytest.mark.parametrize("network", ["unet", "enet"])
+def test_recorded_steps_of_a_further_round_equal_plain_ones(
+    examples: list[Example], tmp_path: Path, network: Literal["unet", "enet"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was recorded in the first round draws the network to its targets in another way."""
+    config = replace(
+        SMALL,
+        epochs=4,
+        network=NetworkConfig(name=network, width=8),
+        augment=replace(SMALL.augment, noise=0.0),
+        optimiser=replace(SMALL.optimiser, lr=1e-3),
+        rounds=RoundsConfig(every=2),
+    )
+    assert _apart(examples, config, tmp_path, monkeypatch) < 0.1
 
 
 def test_recorded_predictions_score_the_mean_of_weights(examples: list[Example], tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from discoseg.config import Config
 def is_averaged(epoch: int, config: Config) -> bool:
     """Say whether an epoch (from 1) is among those that the mean is over.
 
-    These are the last two fifths, as far as the learning rate has decayed by then, and in any case the last one.
+    These are the last two fifths of its round, as far as the learning rate has decayed by then, and in any case its
+    last one.
     """
-    late = epoch > config.epochs - 2 * config.epochs // 5 and epoch > config.optimiser.lr_every
-    return late or epoch == config.epochs
+    first, end = config.span_of_round(config.round_of(epoch - 1))
+    late = epoch > end - 2 * (end - first) // 5 and epoch - first > config.optimiser.lr_every
+    return late or epoch == end
 
 
 @dataclass
@@ -43,6 +45,11 @@ class MeanWeights:
                 mean.lerp_(now[name], 1 / self.epochs)
             else:
                 mean.copy_(now[name])
+
+    def shift(self, biases: torch.Tensor) -> None:
+        """Add ``biases`` (K,) to the logits of the structures (:mod:`discoseg.size_bias`)."""
+        bias = self.weights["output.bias"]
+        self.weights["output.bias"] = bias + torch.cat([biases.new_zeros(1), biases]).to(bias)
 
     @contextmanager
     def in_place_of(self, network: torch.nn.Module) -> Iterator[None]:

@@ -194,6 +194,26 @@ class AdmmConfig:
 
 
 @dataclass(frozen=True)
+class RoundsConfig:
+    """Several networks one after the other, each of which learns what its predecessor proposes."""
+
+    every: int = 0
+    """Epochs of a round; 0 makes one of all. After the first a new network starts, the learning rate, too, and learns,
+    by cross-entropy, one mask of each training volume, which stays: a cut of the mean probabilities of the round before
+    at the known size. An odd rest of the epochs makes a round of its own, or else the last one longer. Methods without
+    proposals have one round."""
+    strength: float = 0.3
+    """λ of these cuts."""
+    margin: float = 0.05
+    """How far inside its bounds the size of such a mask stays, as a fraction of each bound."""
+
+    def __post_init__(self) -> None:
+        _require(self.every >= 0, f"--rounds.every {self.every} must be 0 or more")
+        _require(0 <= self.strength < math.inf, f"--rounds.strength {self.strength} must be 0 or more, and finite")
+        _require(0 <= self.margin < 1, f"--rounds.margin {self.margin} must be in [0, 1)")
+
+
+@dataclass(frozen=True)
 class Config:
     """One training, complete: the same configuration, data and seed give the same network on a CPU."""
 
@@ -229,6 +249,7 @@ class Config:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     crf: CrfConfig = field(default_factory=CrfConfig)
     admm: AdmmConfig = field(default_factory=AdmmConfig)
+    rounds: RoundsConfig = field(default_factory=RoundsConfig)
 
     def __post_init__(self) -> None:
         _require(self.epochs >= 1, f"--epochs {self.epochs} must be at least 1")
@@ -244,6 +265,11 @@ class Config:
         _require(
             not self.priors or self.admm.warm_up < self.epochs,
             f"--admm.warm-up {self.admm.warm_up} leaves none of --epochs {self.epochs} for proposals; lower it",
+        )
+        _require(
+            not self.priors or self.admm.warm_up < self.span_of_round(0)[1],
+            f"--admm.warm-up {self.admm.warm_up} leaves no epoch of the first round for proposals; lower it, or raise "
+            f"--rounds.every {self.rounds.every}",
         )
         _require(0 <= self.seed < 2**63, f"--seed {self.seed} must be 0 or more")
         _require(0 <= self.penalty < math.inf, f"--penalty {self.penalty} must not be negative")
@@ -277,6 +303,21 @@ class Config:
         used: dict[PriorName, bool] = {"crf": self.uses_crf, "size": self.uses_size}
         return [name for name in used if used[name]]
 
+    @property
+    def round_count(self) -> int:
+        """How many networks are trained one after the other."""
+        every = self.rounds.every
+        return max(1, (2 * self.epochs + every) // (2 * every)) if every and self.priors else 1
+
+    def round_of(self, epoch: int) -> int:
+        """Return the round (from 0) that an epoch (from 0) belongs to."""
+        return min(epoch // self.rounds.every, self.round_count - 1) if self.rounds.every else 0
+
+    def span_of_round(self, number: int) -> tuple[int, int]:
+        """Return the first epoch (from 0) of a round, and the one after its last."""
+        first = number * self.rounds.every
+        return first, self.epochs if number == self.round_count - 1 else first + self.rounds.every
+
 
 # The paper's networks, schedules and parameters, with σ in true units: the authors divided d² by their σ (see the
 # method notes), so their 1e-4, 1e-5, 1e-6 are √(σ/2) here. μ = 10 is the best of the paper's second table.
@@ -290,8 +331,9 @@ PRESETS: dict[str, Config] = {
         grid=GridConfig(clip_percent=(0.5, 99.5)),
         network=NetworkConfig(name="unet", width=32, depth=4, precision="bfloat16"),
         augment=AugmentConfig(rotate_deg=30.0, crop_min=0.7, crop_max=1.6, gamma=0.3, noise=0.05),
-        optimiser=OptimiserConfig(lr=1e-3, lr_factor=0.3, lr_every=40),
-        epochs=100,
+        optimiser=OptimiserConfig(lr=1e-3, lr_factor=0.3, lr_every=24),
+        rounds=RoundsConfig(every=60),
+        epochs=120,
     ),
     "paper-acdc-lv": dataclasses.replace(_PAPER_ACDC, label="LV", crf=CrfConfig(strength=100.0, sigma=0.0071)),
     "paper-acdc-rv": dataclasses.replace(_PAPER_ACDC, label="RV", crf=CrfConfig(strength=100.0, sigma=0.0022)),

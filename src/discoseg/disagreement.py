@@ -46,16 +46,26 @@ class Disagreement:
 
         def compare(proposal: torch.Tensor) -> None:
             for part in self._parts:
-                probability, new, old = (x[:, part] for x in (self._probability, proposal, prior.doubled))
-                unknown = self._slices.seeds[part] < 0  # (B, H, W)
-                squares = (probability - new.float()).square().sum(dim=0) * unknown
-                differ = (_labels(new) != label_map(probability)) & unknown
-                changed = ((new != (old == 2)) & (old != 1)).any(dim=0) & unknown  # 1: there was none before
-                sizes = probability.sum(dim=0) + new.sum(dim=0)
-                for row, values in enumerate((squares, differ, changed, sizes)):
-                    sums[row, part] = values.sum(dim=(1, 2), dtype=torch.float64)
+                self._compare(sums, part, proposal[:, part], prior.doubled[:, part])
 
         return compare
+
+    def compare_kept(self, priors: Sequence[Prior]) -> None:
+        """Compare proposals that stay with the network."""
+        for prior in priors:
+            for part in self._parts:
+                kept = prior.doubled[:, part]
+                self._compare(self._compared[prior.name], part, kept == 2, kept)
+
+    def _compare(self, sums: torch.Tensor, part: slice, new: torch.Tensor, old: torch.Tensor) -> None:
+        """Note in ``sums`` how the slices ``part`` of a proposal compare with the network and with the last ones."""
+        probability, unknown = self._probability[:, part], self._slices.seeds[part] < 0  # (K, B, H, W), (B, H, W)
+        squares = (probability - new.float()).square().sum(dim=0) * unknown
+        differ = (_labels(new) != label_map(probability)) & unknown
+        changed = ((new != (old == 2)) & (old != 1)).any(dim=0) & unknown  # 1: there was none before
+        sizes = probability.sum(dim=0) + new.sum(dim=0)
+        for row, values in enumerate((squares, differ, changed, sizes)):
+            sums[row, part] = values.sum(dim=(1, 2), dtype=torch.float64)
 
     def by_case(self, state: State, first_proposals: int = 1) -> list[Row]:
         """Return a row for each case after an epoch, and note in ``state`` how much its proposals changed.

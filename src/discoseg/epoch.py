@@ -74,7 +74,8 @@ def run_epoch(
     until the multipliers move, as the last step left it. In between ``listen`` is, as often as a rank has occasion to.
     """
     learn, predict, validate, proposers, *_ = work
-    proposing = state.epoch + 1 >= config.admm.first_proposals  # what the next epoch is drawn to
+    # What the next epoch is drawn to; in further rounds that stays.
+    proposing = state.round == 0 and state.epoch + 1 >= config.admm.first_proposals
     for prior in state.priors:
         clock.seconds[prior.name] += 0.0  # every row of timing.csv has every phase
     settled = None
@@ -125,10 +126,14 @@ def run_epoch(
         report("cutting", 0.99)
     for name, proposal in proposals.items():  # no way back from here to the end of the epoch
         row |= _move_multipliers(name, proposal, state, work, config, clock)
-    if proposing:
+    if state.round:
+        work.disagreement.compare_kept(state.priors)
+    if proposing or state.round:
         with clock("score"):
             numbers = material.numbers["training"]
             row |= score_proposals(state.priors, material.slices, material.training, material.ranks, numbers)
+    if config.round_count > 1:
+        row["round"] = state.round + 1
     state.finish_epoch(row)
     if is_averaged(state.epoch, config):
         state.mean.take_in(state.network)

@@ -1,5 +1,7 @@
 """The state that a training begins with: a network, its optimiser, and priors that have proposed nothing yet."""
 
+import threading
+
 import torch
 
 from discoseg import admm
@@ -12,6 +14,8 @@ from discoseg.ranks import ALONE, Ranks
 from discoseg.slices import Slices
 from discoseg.state import Running, State
 from discoseg.training_pass import is_one_pixel, loss_terms, plan_batches
+
+drawing = threading.Lock()  # of weights: torch's generator is one for all threads
 
 
 def start_state(slices: Slices, config: Config, memory: Memory = BOUNDLESS, ranks: Ranks = ALONE) -> State:

@@ -48,7 +48,7 @@ class State:
     ``order`` draws batches and augmentations; ``slice_sums`` are the latest summed probabilities of each slice,
     (K, N), for the size penalty; ``running`` is the epoch under way; ``history`` holds one row of metrics per finished
     epoch; ``changes`` by prior and epoch, the latest few, the share of each case's open voxels whose proposal changed;
-    ``mean`` is over the weights after the last epochs.
+    ``mean`` is over the weights after the last epochs; ``round`` is that of the network (:mod:`discoseg.rounds`).
     """
 
     network: torch.nn.Module
@@ -62,6 +62,7 @@ class State:
     best_dice: float = -1.0
     best_epoch: int = 0
     mean: MeanWeights = field(default_factory=MeanWeights)
+    round: int = 0
 
     @property
     def epoch(self) -> int:
@@ -97,10 +98,8 @@ def save_model(path: Path, state: State, config: Config, model: dict[str, Any]) 
 
 
 def save_mean(path: Path, state: State, config: Config, model: dict[str, Any], scores: Mapping[str, float]) -> None:
-    """Write the mean of the last epochs' weights like `save_model`; ``scores`` are those of the cases that validate."""
-    meta = {"config": to_dict(config), "model": model, "epoch": state.epoch, "averaged": state.mean.epochs}
-    if "val_dice" in scores:
-        meta["val_dice"] = scores["val_dice"]
+    """Write the mean of the last epochs' weights like `save_model`, with its ``scores``."""
+    meta = {"config": to_dict(config), "model": model, "epoch": state.epoch, "averaged": state.mean.epochs, **scores}
     save_tensors(path, _network_tensors(state.mean.weights), meta)
 
 
@@ -150,6 +149,7 @@ def snapshot_state(
         "best_dice": state.best_dice,
         "best_epoch": state.best_epoch,
         "averaged": state.mean.epochs,
+        "round": state.round,
         "mu": {prior.name: prior.mu for prior in state.priors},
     }
     if copy:
@@ -230,6 +230,7 @@ def restore_state(
     state.history = meta["history"]
     state.changes = meta.get("changes", {})  # older checkpoints have none
     state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
+    state.round = meta.get("round", 0)
     state.mean = MeanWeights()
     if meta.get("averaged") and meta["config"]["epochs"] == config.epochs:  # else other epochs are the last ones now
         state.mean.epochs = meta["averaged"]

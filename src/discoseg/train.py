@@ -7,7 +7,6 @@ Images, seeds, proposals and multipliers stay on the training device throughout;
 of memory lie in mapped files (:mod:`discoseg.data.memory`).
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,15 +26,15 @@ from discoseg.epoch import Progress, Work, prepare_work, require_finite, run_epo
 from discoseg.material import Material, require_room_on_device
 from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import undisturbing
+from discoseg.rounds import begin_round, is_due
 from discoseg.run import RunFolder
 from discoseg.scores import case_rows, summarise_cases
 from discoseg.shard_files import ShardFiles
+from discoseg.size_bias import find_biases
 from discoseg.snapshots import MOST_CASES, snapshot_due, snapshot_slices
-from discoseg.start import start_state
+from discoseg.start import drawing, start_state
 from discoseg.state import State, recall_best, save_mean, save_model
 from discoseg.weak.examples import Example
-
-_seeding = threading.Lock()  # torch's generator is one for all threads
 
 
 def train(
@@ -90,7 +89,7 @@ def train_on(
     with ExitStack() as stack:
         stack.enter_context(repeatable(config.deterministic, material.device))
         stack.enter_context(own_stream(material.device))
-        with _seeding, undisturbing():
+        with drawing, undisturbing():
             torch.manual_seed(config.seed)
             state = start_state(material.slices, config, material.memory, ranks)
         # Whatever has no room is to be known before anything is written.
@@ -129,6 +128,10 @@ def train_on(
             require_finite(state.epoch, work, material)
         while state.epoch < config.epochs:
             clock = Clock(material.device)
+            if is_due(state, config):
+                progress(state.epoch, summarise(state, "labelling"))
+                with clock(config.priors[0]):
+                    begin_round(state, work, material, config)
             run_epoch(state, work, material, config, clock, progress, listen)
             with clock("save"):
                 _write_epoch(folder, state, work, material, config, model)
@@ -144,7 +147,7 @@ def train_on(
 def _go_on(folder: RunFolder, state: State, material: Material, config: Config, shards: ShardFiles) -> None:
     """Bring a fresh state to the folder's latest checkpoint, and the folder's tables to where that is."""
     ranks = material.ranks
-    with _seeding, undisturbing():
+    with drawing, undisturbing():
         warning = restore_latest(folder.latest, state, config, material.data, material.files, shards, ranks)
     if ranks.first:
         folder.rewind(*state.place)
@@ -190,7 +193,7 @@ def _write_end(
         splits[split] = Scored(examples, numbers[split], None if made is None else made.probability)
     chosen, own_slices = contour_slices(rows, splits)
     slices = ranks.gather_arrays(own_slices)
-    scores = _score_mean(state, work, material)
+    scores = _finish_mean(state, work, material, config)
     if ranks.first:
         folder.write_cases(rows)
         write_contours(folder.contours, chosen, slices)
@@ -198,10 +201,19 @@ def _write_end(
         save_model(folder.final, state, config, model)  # last: where it is, the run is finished
 
 
-def _score_mean(state: State, work: Work, material: Material) -> dict[str, float]:
-    """Return how well the mean of the last epochs' weights does on the cases that validate, if any rank has some."""
-    if work.validate is not None:
-        with state.mean.in_place_of(state.network):
+def _finish_mean(state: State, work: Work, material: Material, config: Config) -> dict[str, float]:
+    """Let the mean of the last epochs' weights make masks of the known sizes; return how well it then does."""
+    ranks, row = material.ranks, dict[str, float]()
+    with state.mean.in_place_of(state.network):
+        probability = work.predict.all()
+        if config.needs_bounds:
+            with undisturbing():
+                state.mean.shift(find_biases(probability, material))
+    with state.mean.in_place_of(state.network):
+        work.predict.all()
+        if work.validate is not None:
             work.validate.all()
-    cases = material.ranks.collect(score_split("validation", work, material), material.numbers["validation"])
-    return summarise_cases(cases, material.slices.structures, prefix="val")
+    for split, prefix in (("training", "train"), ("validation", "val")):
+        cases = ranks.collect(score_split(split, work, material), material.numbers[split])
+        row |= summarise_cases(cases, material.slices.structures, prefix=prefix)
+    return row

@@ -93,7 +93,12 @@ class TrainingPass:
     def lr(self) -> float:
         """The learning rate of the running epoch."""
         optimiser = self._config.optimiser
-        return optimiser.lr * optimiser.lr_factor ** (self._state.epoch // optimiser.lr_every)
+        first, _ = self._config.span_of_round(self._state.round)
+        return optimiser.lr * optimiser.lr_factor ** ((self._state.epoch - first) // optimiser.lr_every)
+
+    def record_anew(self) -> None:
+        """Forget the recorded step: another round draws the network to its targets in another way."""
+        self._step = Replay(self._train_next, self._order.device)
 
     def require_finite(self) -> None:
         """Raise a `UserError` with a diagnosis if a loss or weight of the running epoch is not finite; waits for it.
@@ -227,7 +232,8 @@ class TrainingPass:
         with network_precision(self._config, image.device):
             logits = self._network(apply_intensities(intensities, image))  # (B, 2, H, W)
         mus = [prior.mu_on_device for prior in state.priors]  # of which each has a target for every structure
-        weight, coupling = self._config.foreground_weight, self._config.admm.coupling
+        weight = self._config.foreground_weight
+        coupling = "entropy" if state.round else self._config.admm.coupling  # masks that stay have no multipliers
         terms = losses.stack_terms(logits, seeds, targets, mus, valid, weight, coupling)
         if self._config.method == "penalty":
             terms = torch.cat([terms, self._penalty(logits, batch, theta, valid)[None]])

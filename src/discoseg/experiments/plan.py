@@ -53,6 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "steady": {"optimiser": {"lr_factor": 1.0}},
     "once": {"optimiser": {"lr_every": 50}},
     "weight20": {"foreground_weight": 20.0},
+    "one-round": {"rounds": {"every": 0}},
     "deep5": {"network": {"depth": 5}},
     "shallow": {"network": {"depth": 3}},
     "mild": {"augment": {"rotate_deg": 15.0, "crop_min": 0.85, "crop_max": 1.0}},
@@ -143,14 +144,25 @@ class Length:
         if self.epochs is not None:
             every = max(1, round(config.optimiser.lr_every * self.epochs / config.epochs))
             share, most = self.epochs / config.epochs, self.epochs - 1
+            rounds = max(1, round(config.rounds.every * share)) if config.rounds.every else 0
+            most = min(most, rounds - 1) if rounds else most
             warm_up = min(most, max(1, round(config.admm.warm_up * share))) if config.admm.warm_up else 0
             config = replace(
                 config,
                 epochs=self.epochs,
                 optimiser=replace(config.optimiser, lr_every=every),
                 admm=replace(config.admm, warm_up=warm_up),
+                rounds=replace(config.rounds, every=rounds),
             )
-        return config if self.until is None else replace(config, epochs=min(self.until, config.epochs))
+        if self.until is None or self.until >= config.epochs:
+            return config
+        begun = replace(config, epochs=self.until)
+        if begun.round_of(self.until - 1) != config.round_of(self.until - 1):
+            raise UserError(
+                f"--until {self.until} would leave the last round out: stop after half a round at least, of "
+                f"{config.rounds.every} epochs"
+            )
+        return begun
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ def _summarise(cell: Cell, run: Run, mean: Path) -> Result:
     facts = {name: run.facts.get(name) for name in ("device", "versions", "commit")}
     if mean.is_file():  # else the training is of an earlier version
         about = load_meta(mean)
-        facts["mean"] = {"epochs": about["averaged"], "val_dice": round(about["val_dice"], _DIGITS)}
+        scores = {name: round(about[name], _DIGITS) for name in _COLUMNS if name in about}
+        facts["mean"] = {"epochs": about["averaged"], **scores}
     cases = {name: run.facts.get(name) for name in ("training", "validation")}
     cases["checksum"] = run.facts.get("checksums", {}).get("validation")
     return Result(cell, run.config, history, round(seconds, 1), cases, facts)
