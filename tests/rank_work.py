@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import socket
 import sys
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class Training:
         with (
             mock.patch.multiple(checkpoints, EVERY_S=every_s, MOST_SHARE=most),
             mock.patch("discoseg.start.build_network", build),
+            mock.patch("discoseg.rounds.build_network", build),
         ):
             train(
                 examples,
@@ -79,8 +81,12 @@ class Training:
 
 
 def _build_plain(*_: Any, channels: int, classes: int, **__: Any) -> torch.nn.Module:
-    layers = torch.nn.Conv2d(channels, 6, 5, padding=2), torch.nn.ReLU(), torch.nn.Conv2d(6, classes, 5, padding=2)
-    return torch.nn.Sequential(*layers)
+    layers: dict[str, torch.nn.Module] = {
+        "input": torch.nn.Conv2d(channels, 6, 5, padding=2),
+        "activation": torch.nn.ReLU(),
+        "output": torch.nn.Conv2d(6, classes, 5, padding=2),
+    }
+    return torch.nn.Sequential(OrderedDict(layers))
 
 
 def disagree(ranks: Ranks) -> None:

@@ -20,6 +20,7 @@ LAYERS = [
     {"engines"},
     {"workflow", "evaluation", "predict", "next_case", "about_run"},
     {"train", "uncertainty"},
+    {"rounds", "size_bias"},
     {"epoch"},
     {"start", "proposers"},
     {"material", "training_pass", "prediction_pass", "checkpoints", "labelling", "disagreement", "contours"},

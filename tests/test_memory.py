@@ -177,7 +177,7 @@ def measure(name, count, memory):
     watching.join()
     return peak - before
 measure("compiled", 2, BOUNDLESS)
-print(measure("files", 36, Memory(0.01, folder)), measure("resident", 36, BOUNDLESS))
+print(measure("files", 48, Memory(0.01, folder)), measure("resident", 48, BOUNDLESS))
 """
 
 

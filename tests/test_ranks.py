@@ -27,6 +27,7 @@ from discoseg.config import (
     GridConfig,
     NetworkConfig,
     OptimiserConfig,
+    RoundsConfig,
 )
 from discoseg.errors import UserError
 from discoseg.launch import Launch, read_launch, without_launch
@@ -86,7 +87,8 @@ def test_ranks_do_what_one_process_does_and_others_go_on(examples: list[Example]
     Where all slices are in each batch, nothing is augmented, and no batch is normalised, it makes no difference but of
     rounding who computes what.
     """
-    config = replace(SMALL, epochs=5, augment=AugmentConfig(), optimiser=OptimiserConfig(batch=28, lr=2e-2))
+    optimiser, rounds = OptimiserConfig(batch=28, lr=2e-2), RoundsConfig(every=2)  # the fifth epoch is a round, too
+    config = replace(SMALL, epochs=5, augment=AugmentConfig(), optimiser=optimiser, rounds=rounds)
     assert _train(examples, config, tmp_path / "one", size=1, plain=True) == {}
     assert _train(examples, config, tmp_path / "two", size=2, plain=True) == {}
     _assert_close(tmp_path / "one", tmp_path / "two")

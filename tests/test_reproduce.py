@@ -58,7 +58,8 @@ def test_the_plan_is_the_papers() -> None:
         for cell in planned:
             config = cell.config()
             assert (config.method, config.size_eps, config.seed) == (cell.method, cell.eps, cell.seed)
-            assert config.epochs == (PRESETS["default"].epochs if cell.task.startswith(("ours-", "scribbles")) else 250)
+            preset = {"ours": "default", "scribbles": "scribbles"}.get(cell.task.split("-")[0])
+            assert config.epochs == (250 if preset is None else PRESETS[preset].epochs)
 
 
 @pytest.mark.parametrize("what", typing.get_args(What))
@@ -318,6 +319,25 @@ def test_results_whose_variant_is_gone_are_named(data: Path, tmp_path: Path, mon
     outcome = reproduce("search", data, tmp_path, only="*-full-*", **options)  # type: ignore[arg-type]
     (note,) = outcome.notes
     assert note.startswith("search-lv-crf+size-eps10-passing-seed0: not shown")
+
+
+def test_a_length_scales_rounds_along() -> None:
+    ours = replace(PRESETS["default"], label="LV")
+    half = Length(epochs=ours.epochs // 2).of(ours)
+    assert (half.rounds.every, half.round_count) == (ours.rounds.every // 2, ours.round_count)
+    scribbles = replace(ours, admm=replace(ours.admm, warm_up=10))
+    short = Length(epochs=4).of(scribbles)
+    assert (short.rounds.every, short.admm.warm_up) == (2, 1)
+
+
+def test_a_training_that_stops_early_has_the_rounds_of_the_whole_one() -> None:
+    ours = replace(PRESETS["default"], label="LV")
+    every = ours.rounds.every
+    for until in (every, every + every // 2, ours.epochs):
+        begun = Length(until=until).of(ours)
+        assert [begun.round_of(epoch) for epoch in range(until)] == [ours.round_of(epoch) for epoch in range(until)]
+    with pytest.raises(UserError, match="would leave the last round out"):
+        Length(until=every + 1).of(ours)
 
 
 def test_several_seeds_give_mean_and_spread(data: Path, made: Path) -> None:

@@ -20,7 +20,7 @@ import torch
 
 from discoseg import checkpoints, replay
 from discoseg.averaging import is_averaged
-from discoseg.checkpoint import load_meta, load_tensors
+from discoseg.checkpoint import load_meta, load_tensors, save_tensors
 from discoseg.config import (
     AdmmConfig,
     AugmentConfig,
@@ -192,6 +192,17 @@ def test_without_validation_the_mean_of_the_last_weights_is_the_model(examples: 
     assert folder.model("best") == folder.final
     with pytest.raises(UserError, match="before there were means"):
         load_model(tmp_path / "run", checkpoint="mean")
+
+
+@pytest.mark.parametrize(("mean", "chosen"), [(0.9, "mean"), (0.8, "best"), (0.7, "best"), (None, "best")])
+def test_the_mean_predicts_where_it_validates_better(mean: float | None, chosen: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for path, dice in ((folder.best, 0.8), (folder.mean, mean)):
+        path.parent.mkdir(exist_ok=True)
+        save_tensors(path, {}, {} if dice is None else {"val_dice": dice})
+    assert folder.model("best") == getattr(folder, chosen)
+    folder.best.write_bytes(b"damaged")  # which is to be told, not to be passed over
+    assert folder.model("best") == folder.best
 
 
 @pytest.mark.parametrize(("epochs", "averaged"), [(5, 2), (6, 1), (11, 4)])

@@ -132,7 +132,7 @@ def run_epoch(
         with clock("score"):
             numbers = material.numbers["training"]
             row |= score_proposals(state.priors, material.slices, material.training, material.ranks, numbers)
-    if config.round_count > 1:
+    if config.rounds.every and state.priors:
         row["round"] = state.round + 1
     state.finish_epoch(row)
     if is_averaged(state.epoch, config):

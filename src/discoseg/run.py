@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.checkpoint import previous_of
+from discoseg.checkpoint import load_meta, previous_of
 from discoseg.config import Config, to_toml
 from discoseg.data.files import no_follow, remove_unfinished, require_new_folder, write_atomically
 from discoseg.data.locks import LOCK, alone_in, require_unlocked
@@ -126,9 +126,13 @@ class RunFolder:
         return self.root / "checkpoints" / "final.safetensors"
 
     def model(self, checkpoint: ModelName) -> Path:
-        """Return the file of a model: the ``best`` is by validation, where nothing validates the mean."""
+        """Return the file of a model.
+
+        The ``best`` is that of the best epoch by validation, or the mean if that is better, or nothing validates.
+        """
         if checkpoint == "best":
-            return next((file for file in (self.best, self.mean) if file.is_file()), self.final)
+            there = [file for file in (self.best, self.mean) if file.is_file()]
+            return max(there, key=_validation_dice) if there else self.final
         return self.mean if checkpoint == "mean" else self.final
 
     @property
@@ -299,3 +303,11 @@ def _append(path: Path, text: str) -> None:
 def _write_text(path: Path, text: str) -> None:
     with write_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def _validation_dice(model: Path) -> float:
+    """Return how well a model does on the cases that validate, −1 if none do; who reads a damaged one shall say so."""
+    try:
+        return float(load_meta(model).get("val_dice", -1.0))
+    except (UserError, TypeError, ValueError):
+        return math.inf

@@ -44,8 +44,8 @@ class Predict(Voice):
     crf_strength: float | None = None
     """Strength of the boundary prior to enforce, λ/μ of the cut; by default a tenth of the training's, 0 is none."""
     checkpoint: Literal["best", "mean", "final"] = "best"
-    """The best validation epoch's model, the mean of the last epochs' weights (which takes its place where nothing
-    validates), or the last epoch's."""
+    """The best validation epoch's model, the mean of the last epochs' weights (which takes its place where it validates
+    better, or nothing validates), or the last epoch's."""
     device: Device = "auto"
     """Where to compute."""
 
@@ -119,8 +119,8 @@ class Export(Voice):
     monai_bundle: Path | None = None
     """Folder of a MONAI bundle: image files in, label maps out."""
     checkpoint: Literal["best", "mean", "final"] = "best"
-    """The best validation epoch's model, the mean of the last epochs' weights (which takes its place where nothing
-    validates), or the last epoch's."""
+    """The best validation epoch's model, the mean of the last epochs' weights (which takes its place where it validates
+    better, or nothing validates), or the last epoch's."""
     overwrite: bool = False
     """Replace what is there under these names: an ONNX file, a bundle."""
 

@@ -28,7 +28,7 @@ class Train(Voice):
     out: Path
     """Run folder; must be new or empty unless the run is resumed."""
     preset: str = "default"
-    """Settings to start from: default, paper-acdc-lv, paper-acdc-rv, paper-promise12, or a TOML file."""
+    """Settings to start from: default, scribbles, paper-acdc-lv, paper-acdc-rv, paper-promise12, or a TOML file."""
     seeds: Path | None = None
     """Folder of weak label maps by case; without it the dataset's own labels annotate."""
     split: Path | None = None

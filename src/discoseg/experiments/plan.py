@@ -111,7 +111,7 @@ SCRIBBLES = (
         "scribbles",
         "ACDC, expert scribbles",
         "acdc",
-        replace(PRESETS["default"], label="RV,MYO,LV", admm=replace(PRESETS["default"].admm, warm_up=10)),
+        replace(PRESETS["scribbles"], label="RV,MYO,LV"),
         {},
         seeds="acdc_scribbles",
     ),
