@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from discoseg.config import PRESETS, Config, load_config
     from discoseg.data.layouts import Case, Dataset, find_dataset
     from discoseg.data.volume import Volume, read_volume, write_volume
-    from discoseg.discrete import PottsGrid, assign_by_size, label_by_expansion, select_by_size
+    from discoseg.discrete import PottsGrid, assign_by_size, cut_at_size, label_by_expansion, select_by_size
     from discoseg.errors import UserError
     from discoseg.evaluation import evaluate
     from discoseg.export import export_bundle, export_onnx
@@ -44,6 +44,7 @@ _HOMES = {
     "UserError": "errors",
     "Volume": "data.volume",
     "assign_by_size": "discrete",
+    "cut_at_size": "discrete",
     "evaluate": "evaluation",
     "export_bundle": "export",
     "export_onnx": "export",
@@ -72,6 +73,7 @@ __all__ = [
     "UserError",
     "Volume",
     "assign_by_size",
+    "cut_at_size",
     "evaluate",
     "export_bundle",
     "export_onnx",

@@ -48,6 +48,7 @@ def say_scores(facts: dict[str, Any]) -> str:
     cases = "1 validation case" if facts["validation_cases"] == 1 else f"{facts['validation_cases']} validation cases"
     best = f"{facts['best_val_dice']:.3f} (epoch {facts['best_epoch']})"
     said = f"3D Dice on {cases}: best {best}, last epoch {facts['val_dice']:.3f}"
-    if facts["mean_val_dice"] is None or facts["mean_epochs"] == 1:  # the last epoch's again
+    if facts["mean_val_dice"] in (None, facts["val_dice"]):  # the last epoch's again
         return said
-    return f"{said}, mean of the last {facts['mean_epochs']} epochs' weights {facts['mean_val_dice']:.3f}"
+    count = "epoch's" if facts["mean_epochs"] == 1 else f"{facts['mean_epochs']} epochs'"
+    return f"{said}, mean of the last {count} weights {facts['mean_val_dice']:.3f}"

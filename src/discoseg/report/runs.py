@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Run:
     cases: list[dict[str, str]]
     snapshots: dict[int, dict[str, Slice]]  # epoch -> case -> slice
     contours: dict[str, Contour]  # by case
+    mean: dict[str, float] = field(default_factory=dict)  # scores of the mean of the last epochs' weights
 
     def last(self, column: str) -> float:
         """The value of a metric after the last epoch, nan where the run has none."""
@@ -116,7 +117,17 @@ def _read_run(root: Path, name: str) -> Run:
         cases=read_rows(cases, needs=("case", "split")) if cases.is_file() else [],
         snapshots={epoch: _read_slices(path, _SNAPSHOT)[0] for epoch, path in _list_snapshots(root / "snapshots")},
         contours=_read_contours(root / "contours.npz"),
+        mean=_read_mean(root / "checkpoints" / "mean.safetensors"),
     )
+
+
+def _read_mean(model: Path) -> dict[str, float]:
+    """Read how well the mean of the last epochs' weights does; nothing where a run has none, or none yet."""
+    if not model.is_file():
+        return {}
+    from discoseg.checkpoint import load_meta
+
+    return {name: float(value) for name, value in load_meta(model).items() if isinstance(value, int | float)}
 
 
 def read_rows(path: Path, *, needs: Sequence[str] = (), if_missing: str = "") -> list[dict[str, str]]:

@@ -69,6 +69,7 @@ def summarise(runs: Sequence[Run], evaluations: Sequence[Evaluated] = ()) -> lis
         **{f"evaluated 3D Dice, {title}": _evaluated_dice(evaluated, label) for label, title in titles.items()},
         "validation 3D Dice, last epoch": lambda run: _decimal(run.last("val_dice")),
         "validation 3D Dice, best epoch": _best_epoch,
+        "validation 3D Dice, mean of weights": lambda run: _decimal(run.mean.get("val_dice", math.nan)),
         **{f"validation 3D Dice of {name}, last epoch": _dice_of(name) for name in structures if len(structures) > 1},
         "best validation case, 3D Dice": lambda run: _extreme(run, "validation", -1),
         "worst validation case, 3D Dice": lambda run: _extreme(run, "validation", 0),
@@ -79,6 +80,7 @@ def summarise(runs: Sequence[Run], evaluations: Sequence[Evaluated] = ()) -> lis
         "size ratio, training": lambda run: _ratio(run, "train"),
         "inside bounds, validation": lambda run: _percent(run.last("val_inside_bounds")),
         "inside bounds, training": lambda run: _percent(run.last("train_inside_bounds")),
+        "inside bounds, training, mean of weights": lambda run: _percent(run.mean.get("train_inside_bounds", math.nan)),
         "time per epoch": lambda run: _duration(_seconds(run) / len(run.timing.get("epoch", [0]))),
         "time, all epochs": lambda run: _duration(_seconds(run)),
         "device": lambda run: str(run.facts.get("device", MISSING)),
@@ -86,6 +88,7 @@ def summarise(runs: Sequence[Run], evaluations: Sequence[Evaluated] = ()) -> lis
     scores: dict[str, Callable[[Run], float]] = {
         "validation 3D Dice, last epoch": lambda run: run.last("val_dice"),
         "validation 3D Dice, best epoch": lambda run: _best(run)[0],
+        "validation 3D Dice, mean of weights": lambda run: run.mean.get("val_dice", math.nan),
         "training 3D Dice, last epoch": lambda run: run.last("train_dice"),
     }
     best = {name: _winners([score(run) for run in runs]) for name, score in scores.items()}
