@@ -144,15 +144,15 @@ _MEASURE = """
 import sys, threading
 from pathlib import Path
 import numpy as np, torch
-from discoseg.config import Config, CrfConfig, GridConfig, NetworkConfig
+from discoseg.config import Config, CrfConfig, GridConfig, NetworkConfig, RoundsConfig
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.train import train
 from discoseg.weak.bounds import Bounds
 from discoseg.weak.examples import Example
 torch.set_num_threads(1)
 folder, shape = Path(sys.argv[1]), (10, 64, 64)
-config = Config(epochs=1, grid=GridConfig(shape[1:]), network=NetworkConfig("unet", width=1, depth=1),
-                crf=CrfConfig(strength=0.1, sigma=0.1))
+config = Config(epochs=2, grid=GridConfig(shape[1:]), network=NetworkConfig("unet", width=1, depth=1),
+                rounds=RoundsConfig(first=1), crf=CrfConfig(strength=0.1, sigma=0.1))
 def anonymous_mib():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024

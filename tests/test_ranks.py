@@ -87,7 +87,7 @@ def test_ranks_do_what_one_process_does_and_others_go_on(examples: list[Example]
     Where all slices are in each batch, nothing is augmented, and no batch is normalised, it makes no difference but of
     rounding who computes what.
     """
-    optimiser, rounds = OptimiserConfig(batch=28, lr=2e-2), RoundsConfig(every=2)  # the fifth epoch is a round, too
+    optimiser, rounds = OptimiserConfig(batch=28, lr=2e-2), RoundsConfig(first=2)
     config = replace(SMALL, epochs=5, augment=AugmentConfig(), optimiser=optimiser, rounds=rounds)
     assert _train(examples, config, tmp_path / "one", size=1, plain=True) == {}
     assert _train(examples, config, tmp_path / "two", size=2, plain=True) == {}

@@ -324,20 +324,20 @@ def test_results_whose_variant_is_gone_are_named(data: Path, tmp_path: Path, mon
 def test_a_length_scales_rounds_along() -> None:
     ours = replace(PRESETS["default"], label="LV")
     half = Length(epochs=ours.epochs // 2).of(ours)
-    assert (half.rounds.every, half.round_count) == (ours.rounds.every // 2, ours.round_count)
+    assert (half.rounds.first, half.has_second_round) == (ours.rounds.first // 2, True)
     scribbles = replace(ours, admm=replace(ours.admm, warm_up=10))
     short = Length(epochs=4).of(scribbles)
-    assert (short.rounds.every, short.admm.warm_up) == (2, 1)
+    assert (short.rounds.first, short.admm.warm_up) == (2, 1)
 
 
 def test_a_training_that_stops_early_has_the_rounds_of_the_whole_one() -> None:
     ours = replace(PRESETS["default"], label="LV")
-    every = ours.rounds.every
-    for until in (every, every + every // 2, ours.epochs):
+    first = ours.rounds.first
+    for until in (first, first + first // 2, ours.epochs):
         begun = Length(until=until).of(ours)
         assert [begun.round_of(epoch) for epoch in range(until)] == [ours.round_of(epoch) for epoch in range(until)]
-    with pytest.raises(UserError, match="would leave the last round out"):
-        Length(until=every + 1).of(ours)
+    with pytest.raises(UserError, match=f"can stop after {first} epochs at most, or after {3 * first // 2} at least"):
+        Length(until=first + 1).of(ours)
 
 
 def test_several_seeds_give_mean_and_spread(data: Path, made: Path) -> None:

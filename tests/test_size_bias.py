@@ -25,7 +25,7 @@ def _outside(probability: torch.Tensor, biases: list[float], examples: list[Exam
         assert example.bounds is not None
         size = np.log(max(1, int((labels[start:stop] == number + 1).sum())))
         low, high = (np.log(max(1, vox)) for vox in (example.bounds[number].low_vox, example.bounds[number].high_vox))
-        total += max(0.0, low - size) + max(0.0, size - high)
+        total += min(0.7, max(0.0, low - size) + max(0.0, size - high))
     return total
 
 
@@ -72,3 +72,20 @@ def test_an_upper_bound_alone_takes_no_more_than_it_must(examples: list[Example]
         (bias,) = find_biases(probability, material).tolist()
     assert bias < 0
     assert _outside(probability, [bias], at_most, 0) == 0 < _outside(probability, [bias + 0.05], at_most, 0)
+
+
+@pytest.mark.parametrize("odd", ["nothing there", "missed"])
+def test_one_odd_volume_moves_no_other(odd: str, examples: list[Example]) -> None:
+    """One without the structure, or one that the network does not find."""
+    probability = _blurred(examples, off=0.0)
+    with Material(examples, [], CPU) as material:
+        (expected,) = find_biases(probability, material).tolist()
+    stranger = replace(
+        examples[0], name="odd", bounds=(Bounds(0, 0),) if odd == "nothing there" else examples[0].bounds
+    )
+    own = probability[:, : len(examples[0].seeds)]
+    many = [*examples, *(replace(e, name=f"again {e.name}") for e in examples), stranger]
+    strange = own if odd == "nothing there" else own * 0.05
+    with Material(many, [], CPU) as material:
+        (bias,) = find_biases(torch.cat([probability, probability, strange], dim=1), material).tolist()
+    assert bias == pytest.approx(expected, abs=0.1)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
 
 from discoseg.discrete import PottsGrid, cut_at_size
+from discoseg.errors import UserError
 
 
 def _grid(rng: np.random.Generator, shape: tuple[int, ...]) -> PottsGrid:
@@ -54,6 +56,32 @@ def test_where_some_shift_has_a_cut_that_fits_the_mask_is_one(seed: int) -> None
         fits |= 5 <= flat[energies.argmin()].sum() <= 6
     assert min(best) < 1e-3 or not fits
     assert fits or seed in (7, 18)  # where cuts jump
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_mask_is_next_to_the_bound_that_it_was_beyond(seed: int) -> None:
+    """However far the other bound is: of the cuts at many shifts the one next to the bound, or nearly."""
+    rng = np.random.default_rng(seed)
+    probability = gaussian_filter(rng.random((4, 24, 24)), 2)
+    probability = np.clip(0.5 + 4 * (probability - np.quantile(probability, 0.8)), 0.01, 0.99).astype(np.float32)
+    grid, odds = _grid(rng, probability.shape), np.log(probability / (1 - probability))
+    shifts = np.arange(-2, 2, 0.02)
+    sizes = [int(grid.cut(0.5 - 1 / (1 + np.exp(-odds - shift)), strength=0.02).sum()) for shift in shifts]
+    plain = sizes[len(shifts) // 2]
+    low, high = int(1.1 * plain), int(0.9 * plain)
+    grown = cut_at_size(grid, probability, strength=0.02, low=low, high=probability.size).sum()
+    shrunk = cut_at_size(grid, probability, strength=0.02, low=0, high=high).sum()
+    fits = sum(size < low for size in sizes)  # of the first shift that does; two are farther apart than what is told
+    assert low <= grown <= sizes[fits + 1]
+    fits = sum(size <= high for size in sizes) - 1
+    assert high >= shrunk >= sizes[fits - 1]
+
+
+def test_bounds_that_cannot_be_met_are_refused() -> None:
+    grid = PottsGrid(np.zeros((1, 6), np.float32), spacing_mm=(1, 1), sigma=1)
+    for low, high in ((5, 3), (9, 12)):
+        with pytest.raises(UserError, match="infeasible"):
+            cut_at_size(grid, np.full((1, 6), 0.4, np.float32), strength=0.1, low=low, high=high)
 
 
 def test_a_mask_that_fits_is_left_alone() -> None:

@@ -201,6 +201,12 @@ def test_the_mean_predicts_where_it_validates_better(mean: float | None, chosen:
         path.parent.mkdir(exist_ok=True)
         save_tensors(path, {}, {} if dice is None else {"val_dice": dice})
     assert folder.model("best") == getattr(folder, chosen)
+    if mean is not None:
+        save_tensors(folder.mean, {}, {"val_dice": 10**400})
+        assert folder.model("best") == folder.best
+    folder.mean.write_bytes(b"damaged")
+    assert folder.model("best") == folder.best
+    save_tensors(folder.mean, {}, {"val_dice": 0.9})
     folder.best.write_bytes(b"damaged")  # which is to be told, not to be passed over
     assert folder.model("best") == folder.best
 

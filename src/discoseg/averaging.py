@@ -1,4 +1,4 @@
-"""The mean of the weights after the last epochs: the model that predicts where nothing validates.
+"""The mean of the weights after the last epochs: the model that predicts where nothing validates better.
 
 Late epochs swing, as sizes are drawn into their bounds and beyond (docs/results.md). At a low learning rate their
 weights are close enough for the mean of them to be a network, too, and a steadier one than any of them (Izmailov et
@@ -14,14 +14,14 @@ import torch
 from discoseg.config import Config
 
 
-def is_averaged(epoch: int, config: Config) -> bool:
-    """Say whether an epoch (from 1) is among those that the mean is over.
+def is_averaged(epoch: int, config: Config, number: int = 0, began: int = 0) -> bool:
+    """Say whether an epoch (from 1) of a round, which ``began`` after so many epochs, is one that the mean is over.
 
     These are the last two fifths of its round, as far as the learning rate has decayed by then, and in any case its
     last one.
     """
-    first, end = config.span_of_round(config.round_of(epoch - 1))
-    late = epoch > end - 2 * (end - first) // 5 and epoch - first > config.optimiser.lr_every
+    end = config.end_of_round(number)
+    late = epoch > end - 2 * (end - began) // 5 and epoch - began > config.optimiser.lr_every
     return late or epoch == end
 
 

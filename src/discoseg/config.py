@@ -195,21 +195,25 @@ class AdmmConfig:
 
 @dataclass(frozen=True)
 class RoundsConfig:
-    """Several networks one after the other, each of which learns what its predecessor proposes."""
+    """A second network, which learns what the first one proposes; for the method crf+size."""
 
-    every: int = 0
-    """Epochs of a round; 0 makes one of all. After the first a new network starts, the learning rate, too, and learns,
-    by cross-entropy, one mask of each training volume, which stays: a cut of the mean probabilities of the round before
-    at the known size. An odd rest of the epochs makes a round of its own, or else the last one longer. Methods without
-    proposals have one round."""
+    first: int = 0
+    """Epochs of the first round; 0 makes one round of all. Then a new network starts, and the learning rate, too; it
+    learns, by cross-entropy, one mask of each training volume, which stays: a cut of the first one's mean probabilities
+    at the known size. Where fewer epochs are left than half of the first round's there is one round."""
     strength: float = 0.3
     """λ of these cuts."""
-    margin: float = 0.05
+    sigma: float = 0.0
+    """σ of their contrast weights; 0 takes that of --crf.sigma."""
+    neighbours: Literal[0, 6, 8, 18, 26] = 0
+    """Neighbours of a voxel in these cuts; 0 takes those of --crf.neighbours."""
+    margin: float = 0.08
     """How far inside its bounds the size of such a mask stays, as a fraction of each bound."""
 
     def __post_init__(self) -> None:
-        _require(self.every >= 0, f"--rounds.every {self.every} must be 0 or more")
+        _require(self.first >= 0, f"--rounds.first {self.first} must be 0 or more")
         _require(0 <= self.strength < math.inf, f"--rounds.strength {self.strength} must be 0 or more, and finite")
+        _require(0 <= self.sigma < math.inf, f"--rounds.sigma {self.sigma} must be 0 or more, and finite")
         _require(0 <= self.margin < 1, f"--rounds.margin {self.margin} must be in [0, 1)")
 
 
@@ -262,14 +266,10 @@ class Config:
             self.admm.soft_bounds is None or self.uses_size,
             f"--admm.soft-bounds is about size proposals, which --method {self.method} does not make: leave it out",
         )
+        within = f"--rounds.first {self.rounds.first}" if self.has_second_round else f"--epochs {self.epochs}"
         _require(
-            not self.priors or self.admm.warm_up < self.epochs,
-            f"--admm.warm-up {self.admm.warm_up} leaves none of --epochs {self.epochs} for proposals; lower it",
-        )
-        _require(
-            not self.priors or self.admm.warm_up < self.span_of_round(0)[1],
-            f"--admm.warm-up {self.admm.warm_up} leaves no epoch of the first round for proposals; lower it, or raise "
-            f"--rounds.every {self.rounds.every}",
+            not self.priors or self.admm.warm_up < self.end_of_round(0),
+            f"--admm.warm-up {self.admm.warm_up} leaves none of {within} for proposals; lower it",
         )
         _require(0 <= self.seed < 2**63, f"--seed {self.seed} must be 0 or more")
         _require(0 <= self.penalty < math.inf, f"--penalty {self.penalty} must not be negative")
@@ -304,19 +304,18 @@ class Config:
         return [name for name in used if used[name]]
 
     @property
-    def round_count(self) -> int:
-        """How many networks are trained one after the other."""
-        every = self.rounds.every
-        return max(1, (2 * self.epochs + every) // (2 * every)) if every and self.priors else 1
+    def has_second_round(self) -> bool:
+        """Whether a second network learns what the first one proposes."""
+        first = self.rounds.first
+        return first > 0 and 3 * first <= 2 * self.epochs and self.method == "crf+size"
 
     def round_of(self, epoch: int) -> int:
-        """Return the round (from 0) that an epoch (from 0) belongs to."""
-        return min(epoch // self.rounds.every, self.round_count - 1) if self.rounds.every else 0
+        """Return the round, 0 or 1, that an epoch (from 0) belongs to."""
+        return int(self.has_second_round and epoch >= self.rounds.first)
 
-    def span_of_round(self, number: int) -> tuple[int, int]:
-        """Return the first epoch (from 0) of a round, and the one after its last."""
-        first = number * self.rounds.every
-        return first, self.epochs if number == self.round_count - 1 else first + self.rounds.every
+    def end_of_round(self, number: int) -> int:
+        """Return the number of epochs that are done after a round."""
+        return self.rounds.first if self.has_second_round and number == 0 else self.epochs
 
 
 # The paper's networks, schedules and parameters, with σ in true units: the authors divided d² by their σ (see the
@@ -331,7 +330,7 @@ _DEFAULT = Config(
     network=NetworkConfig(name="unet", width=32, depth=4, precision="bfloat16"),
     augment=AugmentConfig(rotate_deg=30.0, crop_min=0.7, crop_max=1.6, gamma=0.3, noise=0.05),
     optimiser=OptimiserConfig(lr=1e-3, lr_factor=0.3, lr_every=24),
-    rounds=RoundsConfig(every=60),
+    rounds=RoundsConfig(first=60),
     epochs=120,
 )
 PRESETS: dict[str, Config] = {

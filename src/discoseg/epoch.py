@@ -2,7 +2,7 @@
 
 (1) One pass of mini-batches of 2D slices drawn across volumes, on the augmented loss; (2) the network, in evaluation
 mode, predicts every training volume; (3) every 3D volume gets its proposals; (4) the multipliers move; (5) the learning
-rate decays. Of the last epochs the weights go into a mean.
+rate decays. Of the last epochs the weights go into a mean. In a second round (3) and (4) are left out: its masks stay.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def run_epoch(
     until the multipliers move, as the last step left it. In between ``listen`` is, as often as a rank has occasion to.
     """
     learn, predict, validate, proposers, *_ = work
-    # What the next epoch is drawn to; in further rounds that stays.
+    # What the next epoch is drawn to; in a second round that stays.
     proposing = state.round == 0 and state.epoch + 1 >= config.admm.first_proposals
     for prior in state.priors:
         clock.seconds[prior.name] += 0.0  # every row of timing.csv has every phase
@@ -132,10 +132,10 @@ def run_epoch(
         with clock("score"):
             numbers = material.numbers["training"]
             row |= score_proposals(state.priors, material.slices, material.training, material.ranks, numbers)
-    if config.rounds.every and state.priors:
+    if config.rounds.first and config.method == "crf+size":
         row["round"] = state.round + 1
     state.finish_epoch(row)
-    if is_averaged(state.epoch, config):
+    if is_averaged(state.epoch, config, state.round, state.began):
         state.mean.take_in(state.network)
 
 

@@ -103,7 +103,7 @@ def evaluate(
     ``predictions`` is a folder of label maps, or one; ``references`` likewise, or the root of a dataset.
     ``labels`` are values ("3") or, with a dataset, names ("LV"); none means every label that is predicted, or where
     all predictions are empty, every label of the references. ``run`` is the folder of the run that predicted: scores
-    then say which cases it was trained on, and which it chose its best epoch by. ``progress`` is called with the number
+    then say which cases it was trained on, and which it chose its best model by. ``progress`` is called with the number
     of cases compared and of all.
     """
     predictions, references = Path(predictions), Path(references)

@@ -61,17 +61,19 @@ class LabelProposer:
         self._jobs: list[tuple[str, Future[None]]] = []
         self._started = 0
 
-    def start(self, probability: torch.Tensor, prior: Prior, done: int) -> None:
+    def start(self, probability: torch.Tensor, prior: Prior | None, done: int) -> None:
         """Solve the volumes that have not been started and are among the first ``done`` slices predicted.
 
-        ``probability`` is (K, N, H, W).
+        ``probability`` is (K, N, H, W). Without a ``prior`` there are no multipliers, and μ is 1.
         """
         first, last = self._started, bisect_right(self._ends, done)
         if first == last:
             return
         part = slice(self._stops[first], self._stops[last])
         places = self._places[part]
-        values = probability.flatten(1)[:, places] + prior.multiplier.flatten(1)[:, places]
+        values = probability.flatten(1)[:, places]
+        if prior is not None:
+            values = values + prior.multiplier.flatten(1)[:, places]
         new = (1 - values - values.sum(dim=0)) / 2
         # Row by row: together they are not contiguous, and such a copy waits for the device.
         for row, costs in zip(self._costs[1:], new, strict=True):
@@ -80,16 +82,17 @@ class LabelProposer:
         if probability.is_cuda:
             there = torch.cuda.Event(blocking=True)
             there.record()
+        mu = 1.0 if prior is None else prior.mu
         for turn in range(first, last):
             if self._regions[self._turns[turn]].box is not None:
                 name = self._regions[self._turns[turn]].name
-                self._jobs.append((name, self._pool.submit(self._label, turn, prior.mu, there)))
+                self._jobs.append((name, self._pool.submit(self._label, turn, mu, there)))
         self._started = last
 
     def finish(
         self,
         probability: torch.Tensor,
-        prior: Prior,
+        prior: Prior | None,
         seeds: torch.Tensor | None,
         tick: Callable[[], None] = lambda: None,
     ) -> torch.Tensor:

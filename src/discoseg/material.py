@@ -121,6 +121,8 @@ def require_room_on_device(
     scored = 4 * training[0].image.shape[1] + 2 + 4 * structures
     needed = (scored + 11 * structures * priors) * sum(e.seeds.size for e in training)
     needed += scored * sum(e.seeds.size for e in validation)
+    if config.has_second_round:  # its masks: where each voxel lies, 8, its label, 1, and a mask of each structure
+        needed += (9 + structures) * sum(e.seeds.size for e in training)
     there = torch.cuda.get_device_properties(device).total_memory
     if needed > there:
         raise UserError(

@@ -1,10 +1,11 @@
-"""Rounds: networks one after the other, each of which learns the masks that its predecessor proposes.
+"""A second round: a new network learns the masks that the first one proposes.
 
 The first round is the paper's ADMM. Its network learns while its targets still move, and keeps what it learnt of early
-ones. At the end of a round the mean of its weights predicts every training volume once more, and each volume gets one
-mask: smooth, as large as is known, seeds honoured. A network that starts anew then learns these masks, which stay.
+ones. At its end the mean of its weights predicts every training volume once more, and each volume gets one mask:
+smooth, as large as is known, seeds honoured. A network that starts anew then learns these masks, which stay.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from discoseg.averaging import MeanWeights
 from discoseg.config import Config
 from discoseg.discrete import cut_at_size
 from discoseg.epoch import Work, require_finite
-from discoseg.labelling import LabelProposer, Solve, assignment, expansion, open_limits
+from discoseg.labelling import LabelProposer, Solve, expansion, open_limits
 from discoseg.material import Material
 from discoseg.networks import build_network
 from discoseg.regions import Region
@@ -25,7 +26,7 @@ from discoseg.start import drawing
 from discoseg.state import State
 from discoseg.weak.pairs import read_pairs
 
-_APART = 1_000_003  # random seeds of two rounds
+APART = 1_000_003  # random seeds of the two rounds
 
 
 def is_due(state: State, config: Config) -> bool:
@@ -33,19 +34,24 @@ def is_due(state: State, config: Config) -> bool:
     return state.running.steps == 0 and config.round_of(state.epoch) > state.round
 
 
-def begin_round(state: State, work: Work, material: Material, config: Config) -> None:
-    """Give both priors the masks of the last round's network, and start a new network and its optimiser.
+def begin_round(
+    state: State, work: Work, material: Material, config: Config, tick: Callable[[], None] = lambda: None
+) -> None:
+    """Give both priors the masks of the first round's network, and start a new network and its optimiser.
 
-    Weights are drawn from torch's global generator, which is then as it was; all ranks draw the same.
+    ``tick`` is called now and then while masks are made. A state that is saved then may have the mean in the place of
+    the weights, which makes no difference to what follows. New weights are drawn from torch's global generator, which
+    is then as it was; all ranks draw the same.
     """
-    masks = propose_masks(state, work, material, config)
+    masks = propose_masks(state, work, material, config, tick)
     for prior in state.priors:
         prior.doubled.copy_(masks).mul_(2)
-        prior.mu = 2 / len(state.priors)  # by which all of them together have the weight of one annotation
-    state.round, state.mean = config.round_of(state.epoch), MeanWeights()
+        prior.multiplier.zero_()
+        prior.mu = 1.0  # μ/2 · CE of each, so that both together have the weight of an annotation
+    state.round, state.began, state.mean = config.round_of(state.epoch), state.epoch, MeanWeights()
     slices = material.slices
     with drawing, undisturbing(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(config.seed + _APART * state.round)
+        torch.default_generator.manual_seed(config.seed + APART)
         fresh = build_network(
             config.network.name,
             channels=slices.image.shape[1],
@@ -60,48 +66,52 @@ def begin_round(state: State, work: Work, material: Material, config: Config) ->
     work.learn.record_anew()
 
 
-def propose_masks(state: State, work: Work, material: Material, config: Config) -> torch.Tensor:
-    """Return one mask of each structure for all training slices, (K, N, H, W) bool; multipliers become 0.
+def propose_masks(
+    state: State, work: Work, material: Material, config: Config, tick: Callable[[], None] = lambda: None
+) -> torch.Tensor:
+    """Return one mask of each structure for all training slices, (K, N, H, W) bool.
 
-    They come from probabilities of the mean weights: with a boundary prior they are cut, with size bounds they have
-    the known size, those of several structures that are cut about the known size.
+    They are cut from probabilities of the mean weights, or of the last ones where other epochs than planned were the
+    last, at the known size; those of several structures at about the known size. Soft bounds are left out.
     """
-    with state.mean.in_place_of(state.network) if state.mean.epochs else nullcontext():
-        work.predict.all()
-    require_finite(state.epoch, work, material)
-    for prior in state.priors:
-        prior.multiplier.zero_()
-    honour = config.admm.honour_seeds
+    honour, slices, rounds = config.admm.honour_seeds, material.slices, config.rounds
+    sigma, neighbours = rounds.sigma or config.crf.sigma, rounds.neighbours or config.crf.neighbours
+    crf = replace(config.crf, sigma=sigma, neighbours=neighbours)
     with undisturbing():
         proposer = LabelProposer(
-            material.regions(config.crf, honour_seeds=honour),
-            len(material.slices.structures),
+            material.regions(crf, honour_seeds=honour),
+            len(slices.structures),
             _solver(material, config),
             material.pool,
             material.device,
             turns=material.turns,
             memory=material.memory,
         )
-        seeds = material.slices.seeds if honour else None
-        return proposer.finish(work.predict.probability, state.priors[0], seeds)
+    done = 0
+    with state.mean.in_place_of(state.network) if state.mean.epochs else nullcontext():
+        for new in work.predict.run():
+            done += len(new)
+            proposer.start(work.predict.probability, None, done)
+            tick()
+    require_finite(state.epoch, work, material)
+    seeds = slices.seeds if honour else None
+    return proposer.finish(work.predict.probability, None, seeds, tick)
 
 
 def _solver(material: Material, config: Config) -> Solve:
     """Return what makes the masks of a volume."""
     admm, strength = replace(config.admm, margin=config.rounds.margin), config.rounds.strength
-    limits = [open_limits(example, admm) for example in material.training] if config.uses_size else None
-    if not config.uses_crf:
-        return assignment(limits or [])
+    limits = [open_limits(e, admm) for e in material.training] if admm.soft_bounds is None else None
     if len(material.slices.structures) > 1:
-        solve = expansion(strength, read_pairs(config.crf.pairs, material.slices.structures), limits)
-        return lambda index, region, costs, mu: solve(index, region, costs, 1.0)
+        return expansion(strength, read_pairs(config.crf.pairs, material.slices.structures), limits)
 
     def cut(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
         if limits is None:
             mask = region.grid().cut(costs[1], strength=strength, seeds=region.seeds)
         else:
             (_, low), (_, high) = limits[index]
-            mask = cut_at_size(region.grid(), 0.5 - costs[1], strength=strength, low=low, high=high, seeds=region.seeds)
+            bounds = {"low": low, "high": high}
+            mask = cut_at_size(region.grid(), 0.5 - costs[1], strength=strength, seeds=region.seeds, **bounds)
         return mask.astype(np.int8)
 
     return cut

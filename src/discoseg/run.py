@@ -131,8 +131,10 @@ class RunFolder:
         The ``best`` is that of the best epoch by validation, or the mean if that is better, or nothing validates.
         """
         if checkpoint == "best":
-            there = [file for file in (self.best, self.mean) if file.is_file()]
-            return max(there, key=_validation_dice) if there else self.final
+            if not self.best.is_file():
+                return self.mean if self.mean.is_file() else self.final
+            best, mean = _validation_dice(self.best), _validation_dice(self.mean)
+            return self.mean if best is not None and mean is not None and mean > best else self.best
         return self.mean if checkpoint == "mean" else self.final
 
     @property
@@ -305,9 +307,9 @@ def _write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _validation_dice(model: Path) -> float:
-    """Return how well a model does on the cases that validate, −1 if none do; who reads a damaged one shall say so."""
+def _validation_dice(model: Path) -> float | None:
+    """Return how well a model does on the cases that validate; None where it does not say, or cannot be read."""
     try:
-        return float(load_meta(model).get("val_dice", -1.0))
-    except (UserError, TypeError, ValueError):
-        return math.inf
+        return float(load_meta(model)["val_dice"])
+    except (UserError, KeyError, TypeError, ValueError, OverflowError):
+        return None

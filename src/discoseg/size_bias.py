@@ -14,6 +14,7 @@ from discoseg.material import Material
 _MOST, _STEP = 6.0, 0.05  # biases that are tried: −6 to 6
 _SWEEPS = 3  # over the structures: each one's bias changes what is left for the others
 _LEAST = 1e-6  # probabilities are taken to be this far from 0 and 1
+_FAR = 0.7  # logarithm, a factor of two: a volume that is farther out counts no more, or one would move all others
 
 
 @torch.no_grad()
@@ -21,7 +22,8 @@ def find_biases(probability: torch.Tensor, material: Material) -> torch.Tensor:
     """Return what to add to the logit of each structure, (K,) float64 on the CPU.
 
     ``probability`` (K, N, H, W) of all training slices. Of the biases with which the volumes are least outside their
-    bounds, by the mean absolute logarithm, the one that is next to 0 is taken. All ranks return the same.
+    bounds, by the mean absolute logarithm, a factor of two at most, the one that is next to 0 is taken. Volumes without
+    the structure say nothing. All ranks return the same.
     """
     structures = len(probability)
     biases = torch.zeros(structures, dtype=torch.float64)
@@ -47,6 +49,8 @@ def _costs(probability: torch.Tensor, material: Material, biases: torch.Tensor, 
     total = torch.zeros(len(tried), dtype=torch.float64)
     stops = [0, *accumulate(len(example.seeds) for example in material.training)]
     for volume, start in enumerate(stops[:-1]):
+        if slices.high[number, volume] < 1:
+            continue
         counts = torch.zeros(len(tried), dtype=torch.int64)
         for place in range(start, stops[volume + 1]):
             margin = _margin(probability[:, place], biases, number)
@@ -55,7 +59,8 @@ def _costs(probability: torch.Tensor, material: Material, biases: torch.Tensor, 
             reached = from_bias[from_bias < len(tried)].to(torch.int64)
             counts += torch.bincount(reached, minlength=len(tried)).cpu()
         size = counts.cumsum(0).clamp(min=1).double().log()
-        total += (low[volume] - size).clamp(min=0) + (size - high[volume]).clamp(min=0)
+        outside = (low[volume] - size).clamp(min=0) + (size - high[volume]).clamp(min=0)
+        total += outside.clamp(max=_FAR)
     return total
 
 

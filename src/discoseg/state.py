@@ -48,7 +48,8 @@ class State:
     ``order`` draws batches and augmentations; ``slice_sums`` are the latest summed probabilities of each slice,
     (K, N), for the size penalty; ``running`` is the epoch under way; ``history`` holds one row of metrics per finished
     epoch; ``changes`` by prior and epoch, the latest few, the share of each case's open voxels whose proposal changed;
-    ``mean`` is over the weights after the last epochs; ``round`` is that of the network (:mod:`discoseg.rounds`).
+    ``mean`` is over the weights after the last epochs; ``round`` (0 or 1) is that of the network, which ``began`` after
+    so many epochs (:mod:`discoseg.rounds`).
     """
 
     network: torch.nn.Module
@@ -63,6 +64,7 @@ class State:
     best_epoch: int = 0
     mean: MeanWeights = field(default_factory=MeanWeights)
     round: int = 0
+    began: int = 0
 
     @property
     def epoch(self) -> int:
@@ -150,6 +152,7 @@ def snapshot_state(
         "best_epoch": state.best_epoch,
         "averaged": state.mean.epochs,
         "round": state.round,
+        "began": state.began,
         "mu": {prior.name: prior.mu for prior in state.priors},
     }
     if copy:
@@ -230,9 +233,12 @@ def restore_state(
     state.history = meta["history"]
     state.changes = meta.get("changes", {})  # older checkpoints have none
     state.best_dice, state.best_epoch = meta["best_dice"], meta["best_epoch"]
-    state.round = meta.get("round", 0)
+    state.round, state.began = meta.get("round", 0), meta.get("began", 0)
     state.mean = MeanWeights()
-    if meta.get("averaged") and meta["config"]["epochs"] == config.epochs:  # else other epochs are the last ones now
+    before = from_record(meta["config"], where=str(path))
+    same_end = before.end_of_round(state.round) == config.end_of_round(state.round)
+    is_over = config.round_of(state.epoch) > state.round  # its mean is what the next round begins with
+    if meta.get("averaged") and (same_end or is_over):  # else other epochs are the last ones now
         state.mean.epochs = meta["averaged"]
         for name, value in state.network.state_dict().items():
             state.mean.weights[name] = torch.empty_like(value).copy_(tensors[f"mean.{name}"])

@@ -130,8 +130,10 @@ def train_on(
             clock = Clock(material.device)
             if is_due(state, config):
                 progress(state.epoch, summarise(state, "labelling"))
-                with clock(config.priors[0]):
-                    begin_round(state, work, material, config)
+                with clock("crf"):
+                    begin_round(
+                        state, work, material, config, lambda: listen(state.epoch, summarise(state, "labelling"))
+                    )
             run_epoch(state, work, material, config, clock, progress, listen)
             with clock("save"):
                 _write_epoch(folder, state, work, material, config, model)
@@ -204,11 +206,11 @@ def _write_end(
 def _finish_mean(state: State, work: Work, material: Material, config: Config) -> dict[str, float]:
     """Let the mean of the last epochs' weights make masks of the known sizes; return how well it then does."""
     ranks, row = material.ranks, dict[str, float]()
-    with state.mean.in_place_of(state.network):
-        probability = work.predict.all()
-        if config.needs_bounds:
-            with undisturbing():
-                state.mean.shift(find_biases(probability, material))
+    if config.needs_bounds:
+        with state.mean.in_place_of(state.network):
+            probability = work.predict.all()
+        with undisturbing():
+            state.mean.shift(find_biases(probability, material))
     with state.mean.in_place_of(state.network):
         work.predict.all()
         if work.validate is not None:

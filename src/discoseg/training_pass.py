@@ -93,8 +93,7 @@ class TrainingPass:
     def lr(self) -> float:
         """The learning rate of the running epoch."""
         optimiser = self._config.optimiser
-        first, _ = self._config.span_of_round(self._state.round)
-        return optimiser.lr * optimiser.lr_factor ** ((self._state.epoch - first) // optimiser.lr_every)
+        return optimiser.lr * optimiser.lr_factor ** ((self._state.epoch - self._state.began) // optimiser.lr_every)
 
     def record_anew(self) -> None:
         """Forget the recorded step: another round draws the network to its targets in another way."""

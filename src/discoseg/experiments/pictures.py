@@ -24,8 +24,8 @@ _QUARTILES = (0.75, 0.25)  # of the validation cases by the Dice of the first ru
 def compare_methods(task: Task, dataset: Path, runs: Mapping[Method, Path]) -> dict[str, Shown]:
     """Return two validation cases by title: the slice with most of the structure, and each method's mask there.
 
-    The cases are those at the quartiles of the first run's Dice after its last epoch; masks are those of the best
-    epochs' models.
+    The cases are those at the quartiles of the first run's Dice after its last epoch; masks are those of the
+    models that validate best.
     """
     first = next(iter(runs.values()))
     rows = read_rows(first / "cases.csv", needs=("case", "split", "dice"))

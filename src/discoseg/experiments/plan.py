@@ -53,7 +53,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "steady": {"optimiser": {"lr_factor": 1.0}},
     "once": {"optimiser": {"lr_every": 50}},
     "weight20": {"foreground_weight": 20.0},
-    "one-round": {"rounds": {"every": 0}},
+    "one-round": {"rounds": {"first": 0}},
+    "sharp-masks": {"rounds": {"strength": 1.0, "sigma": 0.03}},
+    "slice-masks": {"rounds": {"strength": 8.0, "sigma": 0.02, "neighbours": 8}},
+    "fine-slice-masks": {"rounds": {"strength": 8.0, "sigma": 0.01, "neighbours": 8}},
     "deep5": {"network": {"depth": 5}},
     "shallow": {"network": {"depth": 3}},
     "mild": {"augment": {"rotate_deg": 15.0, "crop_min": 0.85, "crop_max": 1.0}},
@@ -127,8 +130,8 @@ ALL_TASKS = (*TASKS, *OURS, *SCRIBBLES)
 class Length:
     """How long trainings are, where not as long as their task's.
 
-    ``epochs`` is another schedule: the learning rate's decay and the warm-up are scaled along. ``until`` is where a
-    training stops in its schedule, so that its best epoch is one which the whole training has too.
+    ``epochs`` is another schedule: the learning rate's decay, the warm-up and the first round are scaled along.
+    ``until`` is where a training stops in its schedule, so that its best epoch is one which the whole training has too.
     """
 
     epochs: int | None = None
@@ -144,7 +147,7 @@ class Length:
         if self.epochs is not None:
             every = max(1, round(config.optimiser.lr_every * self.epochs / config.epochs))
             share, most = self.epochs / config.epochs, self.epochs - 1
-            rounds = max(1, round(config.rounds.every * share)) if config.rounds.every else 0
+            rounds = max(1, round(config.rounds.first * share)) if config.rounds.first else 0
             most = min(most, rounds - 1) if rounds else most
             warm_up = min(most, max(1, round(config.admm.warm_up * share))) if config.admm.warm_up else 0
             config = replace(
@@ -152,15 +155,16 @@ class Length:
                 epochs=self.epochs,
                 optimiser=replace(config.optimiser, lr_every=every),
                 admm=replace(config.admm, warm_up=warm_up),
-                rounds=replace(config.rounds, every=rounds),
+                rounds=replace(config.rounds, first=rounds),
             )
         if self.until is None or self.until >= config.epochs:
             return config
         begun = replace(config, epochs=self.until)
         if begun.round_of(self.until - 1) != config.round_of(self.until - 1):
+            first = config.rounds.first
             raise UserError(
-                f"--until {self.until} would leave the last round out: stop after half a round at least, of "
-                f"{config.rounds.every} epochs"
+                f"--until {self.until}: trainings with a second round can stop after {first} epochs at most, or after "
+                f"{-(-3 * first // 2)} at least"
             )
         return begun
 

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,11 +124,12 @@ def _read_run(root: Path, name: str) -> Run:
 
 def _read_mean(model: Path) -> dict[str, float]:
     """Read how well the mean of the last epochs' weights does; nothing where a run has none, or none yet."""
-    if not model.is_file():
-        return {}
     from discoseg.checkpoint import load_meta
 
-    return {name: float(value) for name, value in load_meta(model).items() if isinstance(value, int | float)}
+    if model.is_file():
+        with suppress(UserError, OverflowError):  # a damaged model is no reason to say nothing about the run
+            return {name: float(value) for name, value in load_meta(model).items() if isinstance(value, int | float)}
+    return {}
 
 
 def read_rows(path: Path, *, needs: Sequence[str] = (), if_missing: str = "") -> list[dict[str, str]]:

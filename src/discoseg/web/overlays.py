@@ -104,8 +104,11 @@ class Overlays:
 
 def _model_file(run: Path) -> Path:
     """Return the file of a run's best model, or of the one that its training has come to."""
-    for name in ("best", "mean", "final", "latest"):
-        if (file := run / "checkpoints" / f"{name}.safetensors").is_file():
+    from discoseg.run import RunFolder
+
+    folder = RunFolder(run)
+    for file in (folder.model("best"), folder.latest):
+        if file.is_file():
             return file
     raise UserError(f"{run.name} has no model yet; its first epoch is not finished")
 
