@@ -71,7 +71,7 @@ def test_a_mask_is_next_to_the_bound_that_it_was_beyond(seed: int) -> None:
     low, high = int(1.1 * plain), int(0.9 * plain)
     grown = cut_at_size(grid, probability, strength=0.02, low=low, high=probability.size).sum()
     shrunk = cut_at_size(grid, probability, strength=0.02, low=0, high=high).sum()
-    fits = sum(size < low for size in sizes)  # of the first shift that does; two are farther apart than what is told
+    fits = sum(size < low for size in sizes)  # the first shift; shifts that are only half as far apart are told apart
     assert low <= grown <= sizes[fits + 1]
     fits = sum(size <= high for size in sizes) - 1
     assert high >= shrunk >= sizes[fits - 1]

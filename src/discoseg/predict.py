@@ -180,8 +180,9 @@ class Model:
 def load_model(path: Path | str, *, device: str = "auto", checkpoint: ModelName = "best") -> Model:
     """Load a run folder's ``best``, ``mean`` or ``final`` model, or a checkpoint file.
 
-    The ``best`` is the best epoch's by the validation cases; the mean of the last epochs' weights takes that place where
-    it validates better, or nothing validates. The ``latest`` checkpoint of a training that still runs needs the run.json of its folder.
+    The ``best`` is the best epoch's by the validation cases; the mean of the last epochs' weights takes that place
+    where it validates better, or nothing validates. The ``latest`` checkpoint of a training that still runs needs the
+    run.json of its folder.
     """
     file = path = Path(path)
     if path.is_dir():
