@@ -64,7 +64,6 @@ class Training:
         with (
             mock.patch.multiple(checkpoints, EVERY_S=every_s, MOST_SHARE=most),
             mock.patch("discoseg.start.build_network", build),
-            mock.patch("discoseg.rounds.build_network", build),
         ):
             train(
                 examples,

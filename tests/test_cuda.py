@@ -81,7 +81,6 @@ def no_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
         return network
 
     monkeypatch.setattr("discoseg.start.build_network", build)
-    monkeypatch.setattr("discoseg.rounds.build_network", build)
 
 
 @pytest.mark.usefixtures("no_dropout")

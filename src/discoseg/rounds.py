@@ -19,10 +19,9 @@ from discoseg.discrete import cut_at_size
 from discoseg.epoch import Work, require_finite
 from discoseg.labelling import LabelProposer, Solve, expansion, open_limits
 from discoseg.material import Material
-from discoseg.networks import build_network
 from discoseg.regions import Region
 from discoseg.replay import undisturbing
-from discoseg.start import drawing
+from discoseg.start import draw_network, drawing
 from discoseg.state import State
 from discoseg.weak.pairs import read_pairs
 
@@ -49,17 +48,9 @@ def begin_round(
         prior.multiplier.zero_()
         prior.mu = 1.0  # μ/2 · CE of each, so that both together have the weight of an annotation
     state.round, state.began, state.mean = config.round_of(state.epoch), state.epoch, MeanWeights()
-    slices = material.slices
     with drawing, undisturbing(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed + APART)
-        fresh = build_network(
-            config.network.name,
-            channels=slices.image.shape[1],
-            classes=1 + len(slices.structures),
-            width=config.network.width,
-            depth=config.network.depth,
-        )
-        state.network.load_state_dict(fresh.state_dict())
+        state.network.load_state_dict(draw_network(material.slices, config).state_dict())
     for moments in state.optimiser.state.values():
         for moment in moments.values():
             moment.zero_()

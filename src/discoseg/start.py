@@ -25,13 +25,7 @@ def start_state(slices: Slices, config: Config, memory: Memory = BOUNDLESS, rank
     """
     device = slices.image.device
     _require_normalisable(slices, config, ranks)
-    network = build_network(
-        config.network.name,
-        channels=slices.image.shape[1],
-        classes=1 + len(slices.structures),
-        width=config.network.width,
-        depth=config.network.depth,
-    )
+    network = draw_network(slices, config)
     network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a U-Net is a quarter to a third faster so
     on_cuda = device.type == "cuda"  # there a recorded step reads the learning rate from the device
@@ -63,6 +57,17 @@ def start_state(slices: Slices, config: Config, memory: Memory = BOUNDLESS, rank
             losses=torch.zeros(plan_batches(slices, config, ranks).count, len(loss_terms(config)), device=device),
             drawn=torch.empty(0, dtype=torch.uint8),
         ),
+    )
+
+
+def draw_network(slices: Slices, config: Config) -> torch.nn.Module:
+    """Return a network for these slices, on the CPU, its weights drawn from torch's global generator."""
+    return build_network(
+        config.network.name,
+        channels=slices.image.shape[1],
+        classes=1 + len(slices.structures),
+        width=config.network.width,
+        depth=config.network.depth,
     )
 
 
