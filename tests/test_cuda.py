@@ -255,7 +255,7 @@ def test_deterministic_trainings_repeat_to_the_byte(
     """Also one that was stopped midway; torch's switches are as before afterwards."""
     network = NetworkConfig(name=name, width=8, precision="bfloat16")
     config = replace(SMALL, method=method, epochs=4, network=network, deterministic=True)
-    config = replace(config, augment=replace(SMALL.augment, noise=0.05))
+    config = replace(config, augment=replace(SMALL.augment, noise=0.05), rounds=RoundsConfig(first=2))
     for run in ("once", "again"):
         _train(examples, config, tmp_path / run)
     with Material(examples[:3], examples[3:], CUDA) as material:
@@ -270,7 +270,7 @@ def test_deterministic_trainings_repeat_to_the_byte(
 def test_deterministic_trainings_of_several_structures_repeat_to_the_byte(
     hearts: list[Example], tmp_path: Path
 ) -> None:
-    config = replace(HEARTS, epochs=3, deterministic=True)
+    config = replace(HEARTS, epochs=3, deterministic=True, rounds=RoundsConfig(first=2))
     for run in ("once", "again"):
         _train(hearts, config, tmp_path / run, HEARTS_MODEL)
     once, again = ((tmp_path / run / "metrics.csv").read_bytes() for run in ("once", "again"))
