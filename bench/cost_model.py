@@ -8,8 +8,8 @@ Speeds of links and disks are assumptions, and say so. ``bench/many.py`` checks 
 
 from dataclasses import dataclass
 
-from discoseg.config import PRESETS
 from discoseg.networks import build_network
+from discoseg.presets import PRESETS
 
 GIB = 2**30
 VOLUMES, SLICES, SIDE = 160, 1498, 256  # of training, as measured

@@ -27,13 +27,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, GridConfig
+from discoseg.config import AdmmConfig, Config, CrfConfig, GridConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
 from discoseg.devices import choose_device
 from discoseg.discrete import Foresight
 from discoseg.material import Material
+from discoseg.presets import PRESETS
 from discoseg.proposals import Costs
 from discoseg.regions import Region
 from discoseg.train import train_on

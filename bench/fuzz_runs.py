@@ -9,9 +9,10 @@ from random import Random
 from typing import Any
 
 import mutations
-from discoseg.config import load_run_config, to_dict
 from discoseg.data.layouts import find_dataset
 from discoseg.errors import UserError
+from discoseg.plain import to_dict
+from discoseg.presets import load_run_config
 from fuzz_targets import CONFIG, SHAPE, Target, Workshop
 
 TOKEN = "t" * 40

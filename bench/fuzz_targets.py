@@ -16,11 +16,13 @@ import numpy as np
 
 import mutations
 from discoseg.cli import main
-from discoseg.config import Config, GridConfig, NetworkConfig, OptimiserConfig, load_config, to_toml
+from discoseg.config import Config, GridConfig, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.splits import split_cases
 from discoseg.data.volume import Volume, count_channels, read_geometry, read_label_map, read_volume, write_volume
 from discoseg.errors import UserError
+from discoseg.plain import to_toml
+from discoseg.presets import load_config
 from discoseg.weak.atlas import build_atlas, save_atlas
 from discoseg.weak.clicks import Click, read_clicks, write_clicks
 from discoseg.weak.sizes import SizesMl

@@ -23,10 +23,11 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.config import PRESETS, AdmmConfig, Config, CrfConfig, GridConfig, NetworkConfig, OptimiserConfig
+from discoseg.config import AdmmConfig, Config, CrfConfig, GridConfig, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.prepare import Grid, common_orientation, default_cache, prepare_cases
 from discoseg.labelling import Solve, assignment, expansion, open_limits
+from discoseg.presets import PRESETS
 from discoseg.regions import Region, open_regions
 from discoseg.start import start_state
 from discoseg.state import State

@@ -23,12 +23,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from discoseg.config import PRESETS, AdmmConfig, AugmentConfig, Config, CrfConfig, GridConfig, NetworkConfig
+from discoseg.config import AdmmConfig, AugmentConfig, Config, CrfConfig, GridConfig, NetworkConfig
 from discoseg.config import OptimiserConfig as Optimiser
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import LABELS, make_phantom
 from discoseg.data.prepare import Grid, common_orientation, image_to_grid, labels_to_grid, prepare_cases
 from discoseg.material import Material
+from discoseg.presets import PRESETS
 from discoseg.train import train_on
 from discoseg.weak.atlas import centroid
 from discoseg.weak.bounds import bounds_from_eps

@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.config import PRESETS, AdmmConfig, AugmentConfig, Config, CrfConfig, NetworkConfig, OptimiserConfig
+from discoseg.config import AdmmConfig, AugmentConfig, Config, CrfConfig, NetworkConfig, OptimiserConfig
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.prepare import Grid, common_orientation, default_cache, prepare_cases
 from discoseg.data.splits import split_cases
 from discoseg.prediction_pass import predict_slices
+from discoseg.presets import PRESETS
 from discoseg.state import State
 from discoseg.train import train
 from discoseg.weak.examples import Example, chosen_labels, training_examples

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from discoseg.cli import main, parse
-from discoseg.config import PRESETS
 from discoseg.data.volume import read_volume, same_geometry, write_volume
 from discoseg.postprocess import Postprocessing
+from discoseg.presets import PRESETS
 
 SMALL = ["--epochs", "2", "--grid.shape", "32", "32", "--network.width", "4", "--device", "cpu"]
 LV = ["--label", "LV"]

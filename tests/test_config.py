@@ -5,19 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from discoseg.config import (
-    PRESETS,
-    AugmentConfig,
-    Config,
-    GridConfig,
-    NetworkConfig,
-    from_dict,
-    load_config,
-    load_run_config,
-    to_dict,
-    to_toml,
-)
+from discoseg.config import AugmentConfig, Config, GridConfig, NetworkConfig
 from discoseg.errors import UserError
+from discoseg.plain import from_dict, to_dict, to_toml
+from discoseg.presets import PRESETS, load_config, load_run_config
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -15,7 +15,7 @@ import torch
 import discoseg
 from discoseg.checkpoint import save_tensors
 from discoseg.cli import main
-from discoseg.config import Config, GridConfig, NetworkConfig, to_dict
+from discoseg.config import Config, GridConfig, NetworkConfig
 from discoseg.data.phantom import make_phantom
 from discoseg.data.prepare import Grid
 from discoseg.data.volume import Volume, read_volume, write_volume
@@ -25,6 +25,7 @@ from discoseg.export.onnx_file import export_onnx
 from discoseg.export.volume_network import script_volume_network
 from discoseg.networks import ENet, UNet
 from discoseg.networks.windows import pool_with_corners, unpool
+from discoseg.plain import to_dict
 from discoseg.predict import Model, load_model
 from discoseg.run import RunFolder
 

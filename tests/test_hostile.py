@@ -18,7 +18,7 @@ import torch
 
 from discoseg.checkpoint import load_meta, load_slices, load_tensors, save_tensors
 from discoseg.cli import main
-from discoseg.config import Config, load_config
+from discoseg.config import Config
 from discoseg.data.arrays import read_npz
 from discoseg.data.layouts import Case, Dataset, find_dataset
 from discoseg.data.locks import LOCK, alone_in
@@ -28,6 +28,7 @@ from discoseg.data.prepare import Grid, prepare_cases
 from discoseg.data.volume import Volume, read_geometry, read_volume, write_volume
 from discoseg.errors import UserError, printable
 from discoseg.predict import load_model
+from discoseg.presets import load_config
 from discoseg.texts import parse_json, read_bytes
 from discoseg.weak.atlas import load_atlas
 
@@ -409,8 +410,8 @@ def test_what_holds_no_header_is_no_checkpoint(content: bytes, tmp_path: Path) -
     ],
 )
 def test_a_model_gets_no_network_but_the_one_it_has(part: str, values: Any, tmp_path: Path) -> None:
-    from discoseg.config import to_dict
     from discoseg.networks import build_network
+    from discoseg.plain import to_dict
 
     network = build_network("unet", channels=1, classes=2, width=1, depth=1)
     weights = {f"network.{name}": weight for name, weight in network.state_dict().items()}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from discoseg.cli import main
-from discoseg.config import to_toml
+from discoseg.plain import to_toml
 from discoseg.train import train
 from discoseg.weak.examples import Example
 from test_train import MODEL, SMALL

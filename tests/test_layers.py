@@ -32,7 +32,8 @@ LAYERS = [
     {"kernels", "postprocess", "images", "volumes", "enforce", "surroundings", "checkpoint_header"},
     {"weak", "not_begun"},
     {"discrete", "data", "thinning", "shards"},
-    {"config", "terminal", "waiting", "out_of_memory", "interruption", "launch"},
+    {"presets"},
+    {"config", "plain", "terminal", "waiting", "out_of_memory", "interruption", "launch"},
     {"texts"},
     {"errors"},
 ]

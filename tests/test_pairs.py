@@ -10,13 +10,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from discoseg.config import CrfConfig, load_run_config
+from discoseg.config import CrfConfig
 from discoseg.data.phantom import make_phantom
 from discoseg.data.volume import write_volume
 from discoseg.discrete import label_by_expansion
 from discoseg.errors import UserError
 from discoseg.labelling import LabelProposer, expansion
 from discoseg.predict import load_model
+from discoseg.presets import load_run_config
 from discoseg.regions import open_regions
 from discoseg.slices import stack_slices
 from discoseg.train import train

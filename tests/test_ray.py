@@ -18,10 +18,12 @@ from pathlib import Path
 import pytest
 
 from discoseg.cli import main
-from discoseg.config import Config, load_config, to_toml
+from discoseg.config import Config
 from discoseg.engines import Job
 from discoseg.engines.on_ray import RayEngine, _absolute, _to_go_on
 from discoseg.errors import UserError
+from discoseg.plain import to_toml
+from discoseg.presets import load_config
 from discoseg.workflow import fit
 from test_train import SMALL
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from discoseg.cli import main
-from discoseg.config import PRESETS, Config, flatten, to_dict
+from discoseg.config import Config
 from discoseg.data.layouts import find_dataset
 from discoseg.data.volume import read_label_map, write_volume
 from discoseg.errors import UserError
@@ -24,6 +24,8 @@ from discoseg.experiments.plan import ALL_TASKS, TASKS, VARIANTS, Cell, Length, 
 from discoseg.experiments.reproduce import Reproduction, reproduce
 from discoseg.experiments.results import read_results
 from discoseg.experiments.tables import collect_rows, write_csv, write_markdown
+from discoseg.plain import flatten, to_dict
+from discoseg.presets import PRESETS
 from discoseg.workflow import fit
 from test_train import SMALL
 

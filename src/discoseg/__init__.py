@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from discoseg.config import PRESETS, Config, load_config
+    from discoseg.config import Config
     from discoseg.data.layouts import Case, Dataset, find_dataset
     from discoseg.data.volume import Volume, read_volume, write_volume
     from discoseg.discrete import PottsGrid, assign_by_size, cut_at_size, label_by_expansion, select_by_size
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from discoseg.export import export_bundle, export_onnx
     from discoseg.postprocess import Postprocessing
     from discoseg.predict import Model, Prediction, load_model, predict_files
+    from discoseg.presets import PRESETS, load_config
     from discoseg.report import write_report
     from discoseg.sweep import fit_many
     from discoseg.weak.examples import Example
@@ -37,7 +38,7 @@ _HOMES = {
     "Dataset": "data.layouts",
     "Example": "weak.examples",
     "Model": "predict",
-    "PRESETS": "config",
+    "PRESETS": "presets",
     "Postprocessing": "postprocess",
     "PottsGrid": "discrete",
     "Prediction": "predict",
@@ -52,7 +53,7 @@ _HOMES = {
     "fit": "workflow",
     "fit_many": "sweep",
     "label_by_expansion": "discrete",
-    "load_config": "config",
+    "load_config": "presets",
     "load_model": "predict",
     "predict_files": "predict",
     "read_volume": "data.volume",

@@ -9,8 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from discoseg.config import PRESETS, Config, flatten, load_run_config, to_dict
+from discoseg.config import Config
 from discoseg.errors import UserError
+from discoseg.plain import flatten, to_dict
+from discoseg.presets import PRESETS, load_run_config
 from discoseg.texts import read_bytes, read_json
 
 _FINAL = Path("checkpoints") / "final.safetensors"

@@ -29,11 +29,12 @@ from discoseg.commands import (
     Sweep,
     Train,
 )
-from discoseg.config import Config, load_config, load_run_config
+from discoseg.config import Config
 from discoseg.errors import UserError
 from discoseg.interruption import Interrupted
 from discoseg.launch import Launch, read_launch
 from discoseg.out_of_memory import is_out_of_memory
+from discoseg.presets import load_config, load_run_config
 from discoseg.terminal import Terminal
 
 

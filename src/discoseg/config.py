@@ -1,19 +1,15 @@
-"""What a training is: frozen dataclasses, the presets, and TOML in and out.
+"""What a training is: frozen dataclasses, which :mod:`discoseg.presets` has ready, and reads.
 
 One method is one configuration; the loop in :mod:`discoseg.train` is the same for all of them. Every field's docstring
 carries its unit, and is what ``discoseg train --help`` shows.
 """
 
-import dataclasses
 import math
-import types
-import typing
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from discoseg.errors import UserError
-from discoseg.texts import read_toml
 
 Method = Literal["full", "partial", "penalty", "size", "crf", "crf+size"]
 PriorName = Literal["crf", "size"]
@@ -316,176 +312,3 @@ class Config:
     def end_of_round(self, number: int) -> int:
         """Return the number of epochs that are done after a round."""
         return self.rounds.first if self.has_second_round and number == 0 else self.epochs
-
-
-# The paper's networks, schedules and parameters, with σ in true units: the authors divided d² by their σ (see the
-# method notes), so their 1e-4, 1e-5, 1e-6 are √(σ/2) here. μ = 10 is the best of the paper's second table.
-_PAPER_ACDC = Config(
-    network=NetworkConfig(name="enet"),
-    optimiser=OptimiserConfig(batch=8, lr=5e-4, lr_factor=0.25, lr_every=50),
-    admm=AdmmConfig(mu_crf=10.0, mu_size=10.0, rho=1.0),
-)
-_DEFAULT = Config(
-    grid=GridConfig(clip_percent=(0.5, 99.5)),
-    network=NetworkConfig(name="unet", width=32, depth=4, precision="bfloat16"),
-    augment=AugmentConfig(rotate_deg=30.0, crop_min=0.7, crop_max=1.6, gamma=0.3, noise=0.05),
-    optimiser=OptimiserConfig(lr=1e-3, lr_factor=0.3, lr_every=24),
-    rounds=RoundsConfig(first=60),
-    epochs=120,
-)
-PRESETS: dict[str, Config] = {
-    "default": _DEFAULT,
-    # From scribbles a second round gained nothing, and proposals without a warm-up harmed (docs/results.md).
-    "scribbles": dataclasses.replace(
-        _DEFAULT,
-        optimiser=dataclasses.replace(_DEFAULT.optimiser, lr_every=40),
-        admm=AdmmConfig(warm_up=10),
-        rounds=RoundsConfig(),
-        epochs=100,
-    ),
-    "paper-acdc-lv": dataclasses.replace(_PAPER_ACDC, label="LV", crf=CrfConfig(strength=100.0, sigma=0.0071)),
-    "paper-acdc-rv": dataclasses.replace(_PAPER_ACDC, label="RV", crf=CrfConfig(strength=100.0, sigma=0.0022)),
-    "paper-promise12": Config(
-        label="prostate",
-        network=NetworkConfig(name="unet", width=64, depth=3),
-        optimiser=OptimiserConfig(batch=4, lr=1e-4, lr_factor=0.2, lr_every=50, weight_decay=1e-4),
-        augment=AugmentConfig(rotate_deg=45.0, crop_min=0.8, flip=True),
-        crf=CrfConfig(strength=1000.0, sigma=0.0007),
-        admm=AdmmConfig(mu_crf=10.0, mu_size=10.0, rho=1.0),
-    ),
-}
-
-
-def load_config(source: str) -> Config:
-    """Return a preset by name, or a TOML file's settings over the preset that its key ``preset`` names.
-
-    A file may hold any part of a configuration; what it leaves out comes from its preset, or from ``default``.
-    """
-    if source in PRESETS:
-        return PRESETS[source]
-    path = Path(source)
-    if not path.is_file():
-        raise UserError(f"--preset {source}: no such preset ({', '.join(PRESETS)}) nor file")
-    values = read_toml(path)
-    preset = values.pop("preset", "default")
-    if preset not in PRESETS:
-        raise UserError(f"{path}: preset {preset!r} is unknown; known are {', '.join(PRESETS)}")
-    return from_dict(values, base=PRESETS[preset], where=str(path))
-
-
-def load_run_config(path: Path) -> Config:
-    """Return the settings that a run's config.toml holds."""
-    return from_record(read_toml(path), where=str(path))
-
-
-_GONE = {
-    "optimiser.average": 0.0,
-    "crf.decay": 1.0,
-    "admm.limit": 0.0,
-    "admm.average": 0.0,
-}  # what each was without use
-
-
-def from_record(values: dict[str, Any], *, where: str) -> Config:
-    """Return the configuration that a run, a model or a result was made with, perhaps by an earlier version.
-
-    Settings that came later are as they were before them; those that are gone must not have been in use.
-    """
-    kept = {part: dict(value) if isinstance(value, dict) else value for part, value in values.items()}
-    for name, unused in _GONE.items():
-        part, key = name.split(".")
-        if isinstance(kept.get(part), dict) and kept[part].get(key) == unused:
-            del kept[part][key]
-    return from_dict(kept, base=Config(), where=where)
-
-
-T = TypeVar("T")
-
-
-def from_dict(values: dict[str, Any], *, base: T, where: str) -> T:
-    """Return ``base`` with nested ``values`` put over it; ``where`` is named in errors."""
-    hints = typing.get_type_hints(type(base))
-    changes: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in hints:
-            raise UserError(f"{where}: unknown setting {key!r}; known are {', '.join(hints)}")
-        current = getattr(base, key)
-        if is_dataclass(current) and not isinstance(current, type):
-            if not isinstance(value, dict):
-                raise UserError(f"{where}: {key} must be a table, not {value!r}")
-            changes[key] = from_dict(value, base=current, where=f"{where}: {key}")
-        else:
-            changes[key] = _convert(value, hints[key], f"{where}: {key}")
-    try:
-        return dataclasses.replace(base, **changes)  # type: ignore[type-var]
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-
-
-def _convert(value: Any, hint: Any, where: str) -> Any:
-    """Bring a TOML value to the type of a field, or say what was expected."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _convert(value, arguments[0], where)
-    if origin is Literal and value in arguments:
-        return value
-    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(arguments):
-        return tuple(_convert(v, a, where) for v, a in zip(value, arguments, strict=True))
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if hint is Path and isinstance(value, str | Path):
-        return Path(value)
-    if hint in (int, bool, str) and type(value) is hint:
-        return value
-    expected = f"one of {arguments}" if origin is Literal else getattr(hint, "__name__", str(hint))
-    raise UserError(f"{where} = {value!r}: expected {expected}")
-
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """Return a configuration as nested plain values (str, int, float, bool, list); what is None is left out."""
-    out: dict[str, Any] = {}
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if is_dataclass(value):
-            out[item.name] = to_dict(value)
-        elif isinstance(value, tuple):
-            out[item.name] = list(value)
-        elif value is not None:
-            out[item.name] = str(value) if isinstance(value, Path) else value
-    return out
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted names, tuples as lists.
-
-    >>> flatten({"seed": 1, "crf": {"sigma": 0.1}})
-    {'seed': 1, 'crf.sigma': 0.1}
-    """
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            out |= flatten(value, f"{prefix}{key}.")
-        else:
-            out[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return out
-
-
-def to_toml(config: Config) -> str:
-    """Return a configuration as TOML that :func:`load_config` reads back to an equal one."""
-    values = to_dict(config)
-    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
-    for key, table in values.items():
-        if isinstance(table, dict) and table:
-            lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return repr(value)

@@ -14,7 +14,7 @@ from torch import nn
 
 from discoseg.certified import Enforcement, Scene, enforce_in_image, most_probable, write_certificate
 from discoseg.checkpoint import load_tensors
-from discoseg.config import AugmentConfig, Config, NetworkConfig, from_record
+from discoseg.config import AugmentConfig, Config, NetworkConfig
 from discoseg.data.dataset_json import HIGHEST
 from discoseg.data.files import channel_of, file_of, image_suffix, list_images, strip_suffix
 from discoseg.data.names import require_name
@@ -26,6 +26,7 @@ from discoseg.errors import UserError
 from discoseg.images import image_like, volume_from_image
 from discoseg.networks import build_network
 from discoseg.postprocess import NO_POSTPROCESSING, Postprocessing
+from discoseg.presets import from_record
 from discoseg.run import ModelName, RunFolder
 from discoseg.state import network_tensors
 from discoseg.texts import read_json

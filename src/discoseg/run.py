@@ -33,12 +33,13 @@ import torch
 from numpy.typing import NDArray
 
 from discoseg.checkpoint import load_meta, previous_of
-from discoseg.config import Config, to_toml
+from discoseg.config import Config
 from discoseg.data.files import no_follow, remove_unfinished, require_new_folder, write_atomically
 from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
 from discoseg.launch_store import forget_begun, note_begun
 from discoseg.not_begun import is_not_begun
+from discoseg.plain import to_toml
 from discoseg.ranks import ALONE, Ranks
 from discoseg.surroundings import hardware, versions
 

@@ -14,8 +14,10 @@ import torch
 from discoseg.admm import Prior
 from discoseg.averaging import MeanWeights
 from discoseg.checkpoint import load_meta, load_tensors, save_tensors
-from discoseg.config import Config, PriorName, flatten, from_record, to_dict
+from discoseg.config import Config, PriorName
 from discoseg.errors import UserError
+from discoseg.plain import flatten, to_dict
+from discoseg.presets import from_record
 from discoseg.slices import what_changed
 from discoseg.weak.examples import ExamplePart
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from discoseg.config import Config, load_run_config
+from discoseg.config import Config
 from discoseg.engines import Engine, Job, Started
 from discoseg.engines.local import LocalEngine
 from discoseg.errors import UserError
 from discoseg.out_of_memory import is_out_of_memory
+from discoseg.presets import load_run_config
 from discoseg.run import RunFolder
 from discoseg.workflow import recorded_sources
 

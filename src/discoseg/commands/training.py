@@ -145,7 +145,7 @@ class Sweep(Cluster, Voice):
 
     def run(self, terminal: Terminal) -> int:
         """Run the command; return the exit status."""
-        from discoseg.config import load_config
+        from discoseg.presets import load_config
         from discoseg.sweep import fit_many
 
         if not self.configs:

@@ -11,22 +11,14 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import TYPE_CHECKING
 
-from discoseg.config import (
-    PRESETS,
-    AdmmConfig,
-    AugmentConfig,
-    CrfConfig,
-    GridConfig,
-    Method,
-    NetworkConfig,
-    OptimiserConfig,
-)
+from discoseg.config import AdmmConfig, AugmentConfig, CrfConfig, GridConfig, Method, NetworkConfig, OptimiserConfig
 from discoseg.data.files import make_folder_whole
 from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
 from discoseg.evaluation import Evaluation, evaluate, write_evaluation
 from discoseg.predict import load_model, predict_files
+from discoseg.presets import PRESETS
 from discoseg.report import write_report
 from discoseg.run import RunFolder
 from discoseg.sweep import fit_many

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from discoseg.config import PRESETS, Config, CrfConfig, Method, flatten, from_dict
+from discoseg.config import Config, CrfConfig, Method
 from discoseg.errors import UserError
 from discoseg.experiments import paper
+from discoseg.plain import flatten, from_dict
+from discoseg.presets import PRESETS
 
 What = Literal[
     "table1",

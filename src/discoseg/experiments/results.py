@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from discoseg.checkpoint import load_meta
-from discoseg.config import Config, flatten, from_record, load_run_config, to_dict
+from discoseg.config import Config
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
 from discoseg.experiments.plan import Cell
+from discoseg.plain import flatten, to_dict
+from discoseg.presets import from_record, load_run_config
 from discoseg.report.runs import Run, read_runs
 from discoseg.run import RunFolder
 from discoseg.texts import read_json

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.config import load_run_config
 from discoseg.data.files import write_atomically
 from discoseg.data.prepare import Grid, labels_from_grid
 from discoseg.data.volume import read_volume
 from discoseg.errors import UserError
+from discoseg.presets import load_run_config
 from discoseg.texts import read_json
 from discoseg.web.annotator import Annotator
 from discoseg.web.drawing import pack
