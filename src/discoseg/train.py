@@ -9,6 +9,7 @@ of memory lie in mapped files (:mod:`discoseg.data.memory`).
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +130,10 @@ def train_on(
         while state.epoch < config.epochs:
             clock = Clock(material.device)
             if is_due(state, config):
-                progress(state.epoch, summarise(state, "labelling"))
+                doing = summarise(state, "labelling")
+                progress(state.epoch, doing)
                 with clock("crf"):
-                    begin_round(
-                        state, work, material, config, lambda: listen(state.epoch, summarise(state, "labelling"))
-                    )
+                    begin_round(state, work, material, config, partial(listen, state.epoch, doing))
             run_epoch(state, work, material, config, clock, progress, listen)
             with clock("save"):
                 _write_epoch(folder, state, work, material, config, model)
