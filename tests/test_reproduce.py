@@ -22,7 +22,7 @@ from discoseg.errors import UserError
 from discoseg.experiments import paper
 from discoseg.experiments.plan import ALL_TASKS, TASKS, VARIANTS, Cell, Length, Task, What, plan
 from discoseg.experiments.reproduce import Reproduction, reproduce
-from discoseg.experiments.results import read_results
+from discoseg.experiments.results import keep_result, read_results
 from discoseg.experiments.tables import collect_rows, write_csv, write_markdown
 from discoseg.plain import flatten, to_dict
 from discoseg.presets import PRESETS
@@ -228,6 +228,21 @@ def test_a_training_that_stopped_early_goes_on(data: Path, tmp_path: Path) -> No
     assert "counts as begun" in outcome.notes[0]
     with pytest.raises(UserError, match="another epochs: 2, now 1"):
         make(until=1)
+
+
+def test_a_training_that_goes_on_is_kept_when_it_has_ended(data: Path, tmp_path: Path) -> None:
+    """Not as soon as its last epoch is over: the models are still those of the last time then."""
+    cell, run = Cell("lv", "full"), tmp_path / "run"
+    config, early = cell.config(TINY), []
+
+    def look(done: float, message: str) -> None:
+        if done == config.epochs:
+            early.append(keep_result(cell, config, run, tmp_path / "results"))
+
+    fit(data / "hearts", run, replace(config, epochs=1), device="cpu")
+    fit(data / "hearts", run, config, device="cpu", resume=True, progress=look)
+    assert early == [None]
+    assert keep_result(cell, config, run, tmp_path / "results") is not None
 
 
 @pytest.mark.usefixtures("_one_process")

@@ -102,6 +102,24 @@ def test_a_finished_run_goes_on_to_more_epochs_but_not_with_other_settings(phant
         fit_many(phantoms, {run: other}, device="cpu", resume=True)
 
 
+@pytest.mark.usefixtures("in_threads")
+def test_a_run_that_was_interrupted_on_its_way_to_more_epochs_is_not_finished(phantoms: Path, tmp_path: Path) -> None:
+    """Though the model is there that it ended with before."""
+    run, longer = tmp_path / "run", replace(TINY, epochs=5)
+
+    def stop(run: Path, done: float, message: str) -> None:
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    fit(phantoms, run, TINY, device="cpu")
+    with pytest.raises(KeyboardInterrupt):
+        fit_many(phantoms, {run: longer}, device="cpu", resume=True, progress=stop)
+    assert not RunFolder(run).is_finished(5)
+    fit_many(phantoms, {run: longer}, device="cpu", resume=True)
+    assert RunFolder(run).is_finished(5)
+    assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 5
+
+
 def test_failures_are_all_named_and_stop_nobody_else(phantoms: Path, tmp_path: Path) -> None:
     """One of their processes gets a SIGKILL, as from a machine without memory."""
     bad = replace(TINY, optimiser=OptimiserConfig(lr=1e30))

@@ -126,6 +126,13 @@ class RunFolder:
         """The model after the last epoch."""
         return self.root / "checkpoints" / "final.safetensors"
 
+    def is_finished(self, epochs: int) -> bool:
+        """Say whether a training of so many epochs has left all its files; one that goes on to more has not yet."""
+        try:
+            return bool(load_meta(self.final)["epoch"] == epochs)  # it is written last
+        except (UserError, KeyError):  # none, or a damaged one
+            return False
+
     def model(self, checkpoint: ModelName) -> Path:
         """Return the file of a model.
 

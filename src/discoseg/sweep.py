@@ -64,7 +64,7 @@ def fit_many(
 def _is_finished(run: Path, config: Config) -> bool:
     """Say whether a run has all its files and was made with these settings; if not with these, resuming says so."""
     folder = RunFolder(run)
-    if not (folder.final.is_file() and (run / "cases.csv").is_file()):
+    if not (folder.is_finished(config.epochs) and (run / "cases.csv").is_file()):
         return False
     stored = load_run_config(run / "config.toml")
     return stored == replace(config, size_csv=config.size_csv and config.size_csv.resolve())

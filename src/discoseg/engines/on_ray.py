@@ -240,7 +240,7 @@ class _Desk:
                 raise UserError(f"a node could not begin it: {lines[-1]}; is discoseg installed there?") from None
             if failure is not None:
                 raise failure
-            if self._stopped is None and not RunFolder(given.run).final.is_file():
+            if self._stopped is None and not RunFolder(given.run).is_finished(given.config.epochs):
                 raise UserError("trained, but its files are not here: nodes must share the storage of run folders")
             return
 

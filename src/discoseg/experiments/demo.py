@@ -99,7 +99,7 @@ def make_demo_seeds(phantoms: Path, out: Path, terminal: Terminal) -> Path:
 def _train_all(phantoms: Path, seeds: Path, out: Path, terminal: Terminal) -> None:
     """Train all methods at once and show how far they are."""
     runs = {out / method: replace(CONFIG, method=method) for method in METHODS}
-    unfinished = [run.name for run in runs if not RunFolder(run).final.is_file()]
+    unfinished = [run.name for run in runs if not RunFolder(run).is_finished(CONFIG.epochs)]
     if not unfinished:
         return
     terminal.say(f"3. Training {' and '.join(unfinished)}: {CONFIG.epochs} epochs each")

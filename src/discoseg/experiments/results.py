@@ -74,7 +74,7 @@ def keep_result(cell: Cell, config: Config, run: Path, folder: Path) -> Result |
 
     None where the training is not finished, or is not the one that ``config`` describes.
     """
-    if not RunFolder(run).final.is_file():
+    if not RunFolder(run).is_finished(config.epochs):
         return None
     (read,) = read_runs([run])
     if len(read.metrics["epoch"]) != config.epochs or load_run_config(run / "config.toml") != config:
