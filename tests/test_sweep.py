@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from discoseg import engines
-from discoseg.checkpoint import load_tensors
+from discoseg.checkpoint import load_meta, load_tensors
 from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
 from discoseg.engines import Job, Report, Started, local, processes, reporter
@@ -28,6 +29,7 @@ from discoseg.material import Material
 from discoseg.run import RunFolder
 from discoseg.sweep import fit_many
 from discoseg.train import train_on
+from discoseg.training_pass import TrainingPass
 from discoseg.weak.bounds import Bounds
 from discoseg.weak.examples import Example
 from discoseg.workflow import fit
@@ -135,6 +137,57 @@ def test_failures_are_all_named_and_stop_nobody_else(phantoms: Path, tmp_path: P
     with pytest.raises(UserError, match=complaints):
         fit_many(phantoms, runs, device="cpu", progress=progress)
     assert (tmp_path / "good" / FINAL).is_file()
+
+
+class _Threads:
+    """The engine of a GPU, on the CPU: threads that share examples and memory."""
+
+    def start(self, stack: ExitStack, jobs: Sequence[Job], trainings: int) -> Started:
+        return local._start_threads(stack, trainings)
+
+
+def test_who_lacks_memory_that_others_have_goes_on_later(
+    phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With whole batches: three trainings take their first step at once, and there is room for one step at a time."""
+    monkeypatch.setattr(local, "choose_device", lambda name: torch.device("cpu"))
+    everybody, inside = threading.Barrier(3), set[int]()
+    take = TrainingPass._batch_losses
+
+    def scarce(self: TrainingPass, *given: object) -> object:
+        inside.add(threading.get_ident())
+        try:
+            if not everybody.broken:  # all are there when the first step of each begins
+                with suppress(threading.BrokenBarrierError):
+                    everybody.wait(timeout=20)
+                everybody.abort()
+            if len(inside) > 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return take(self, *given)  # type: ignore[arg-type]
+        finally:
+            inside.discard(threading.get_ident())
+
+    monkeypatch.setattr(TrainingPass, "_batch_losses", scarce)
+    runs, said = {tmp_path / name: replace(TINY, seed=seed) for seed, name in enumerate("abc")}, set()
+    fit_many(phantoms, runs, engine=_Threads(), progress=lambda run, done, message: said.add(message.split(";")[0]))
+    assert "out of memory beside others" in said
+    for run in runs:
+        assert RunFolder(run).is_finished(2)
+        assert load_meta(RunFolder(run).latest)["parts"] == 1
+        assert "in 2 parts" not in (run / "log.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_who_lacks_memory_alone_fails(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "choose_device", lambda name: torch.device("cpu"))
+
+    def never(self: TrainingPass, *given: object) -> object:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(TrainingPass, "_batch_losses", never)
+    runs = {tmp_path / name: TINY for name in "ab"}
+    with pytest.raises(UserError, match=r"a: out of memory in epoch 1, with .*b: out of memory in epoch 1, with"):
+        fit_many(phantoms, runs, engine=_Threads())
 
 
 def test_a_stop_between_two_trainings_is_heard(phantoms: Path, tmp_path: Path) -> None:

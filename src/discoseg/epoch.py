@@ -51,7 +51,7 @@ def prepare_work(state: State, material: Material, config: Config, say: Say) -> 
     predict = PredictionPass(state.network, material.slices, config, material.order, memory, say)
     disagreement = Disagreement(material.slices, material.training, predict.probability)
     return Work(
-        learn=TrainingPass(state, material.slices, config, say, material.ranks),
+        learn=TrainingPass(state, material.slices, config, say, material.ranks, material.others),
         predict=predict,
         validate=PredictionPass(state.network, held_out, config, memory=memory, say=say) if held_out else None,
         proposers=make_proposers(material, config),

@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
@@ -44,12 +44,15 @@ class Material:
         memory: Memory = BOUNDLESS,
         ranks: Ranks = ALONE,
         places: Mapping[str, Sequence[int]] | None = None,
+        others: Callable[[], bool] = lambda: False,
     ) -> None:
         """``idle_cores``: whether the cores have nothing else to do while a network trains.
 
         By default they do so beside a GPU; trainings that share it keep them busy with each other's cuts. ``places``:
-        any numbers of this rank's training and validation examples that put those of all ranks in order.
+        any numbers of this rank's training and validation examples that put those of all ranks in order. ``others``
+        says whether other trainings share the device just now.
         """
+        self.others = others
         self.training, self.validation, self.device, self.memory = training, validation, device, memory
         self.idle_cores = device.type == "cuda" if idle_cores is None else idle_cores
         self.ranks = ranks

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable
 
+from discoseg.errors import UserError
+
 Say = Callable[[str], None]
 """Called with a line about what a pass had to change to go on."""
 
 # What torch says where it raises a plain RuntimeError: of the host's memory, the driver's, cuBLAS's and cuDNN's.
 _SAID = ("allocate memory", "out of memory", "ALLOC_FAILED")
+
+
+class OutOfMemory(UserError, MemoryError):
+    """Memory did not suffice, whatever was tried; says what to do about it."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

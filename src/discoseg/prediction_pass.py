@@ -13,9 +13,8 @@ import torch
 from discoseg import losses
 from discoseg.config import Config
 from discoseg.data.memory import BOUNDLESS, Memory
-from discoseg.errors import UserError
 from discoseg.networks.precision import network_precision
-from discoseg.out_of_memory import Say, fits
+from discoseg.out_of_memory import OutOfMemory, Say, fits
 from discoseg.replay import Replay, let_go
 from discoseg.slices import Slices
 
@@ -64,7 +63,7 @@ class PredictionPass:
         """Predict half as many slices at a time from now on."""
         before = len(self._places)
         if before == 1:
-            raise UserError(
+            raise OutOfMemory(
                 "out of memory while one slice is predicted; the last checkpoint is kept: free memory and resume, or "
                 "train anew with a smaller --grid.shape, --network.width or depth"
             )

@@ -78,25 +78,46 @@ def _recorded(run: Path, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run_all(jobs: Sequence[Job], engine: Started, progress: RunProgress) -> dict[Path, BaseException]:
-    """Keep as many jobs under way as may be until all are done; return errors of those that failed, the first first."""
-    waiting = list(jobs)
-    running: dict[Future[None], Path] = {}
+    """Keep as many jobs under way as may be until all are done; return errors of those that failed, the first first.
+
+    One that runs out of memory which others have goes on later, beside fewer of them.
+    """
+    waiting, at_once = list(jobs), engine.at_once
+    running: dict[Future[None], Job] = {}
+    beside: set[Path] = set()  # runs that were not alone
     failures: dict[Path, BaseException] = {}
     try:
         while waiting or running or not engine.reports.empty():
-            while waiting and len(running) < engine.at_once:  # a pool would begin what waits after an interruption
+            while waiting and len(running) < at_once:  # a pool would begin what waits after an interruption
                 job = waiting.pop(0)
-                running[engine.submit(job)] = job.run
+                beside.discard(job.run)
+                running[engine.submit(job)] = job
+            if len(running) > 1:
+                beside.update(job.run for job in running.values())
             with suppress(queue.Empty):
                 progress(*engine.reports.get(timeout=0.2))
-            for future in [future for future in running if future.done()]:
-                run, error = running.pop(future), future.exception()
-                if error is not None:
-                    failures[run] = error
+            for job, error in _take_ended(running):
+                if engine.share_memory and job.run in beside and is_out_of_memory(error):
+                    at_once = max(1, at_once - 1)
+                    waiting.insert(0, _to_go_on(job))
+                    progress(job.run, 0.0, f"out of memory beside others; goes on later, with {at_once} at a time")
+                elif error is not None:
+                    failures[job.run] = error
     except BaseException:
         engine.stop.set()
         raise
     return failures
+
+
+def _take_ended(running: dict[Future[None], Job]) -> list[tuple[Job, BaseException | None]]:
+    """Take the jobs that have ended out of those under way; return them and their errors."""
+    ended = [future for future in running if future.done()]
+    return [(running.pop(future), future.exception()) for future in ended]
+
+
+def _to_go_on(job: Job) -> Job:
+    """Return a job that has failed such that it goes on from its last checkpoint, if it has begun."""
+    return replace(job, resume=job.resume or (job.run / "config.toml").is_file())
 
 
 def _raise(failures: dict[Path, BaseException]) -> None:

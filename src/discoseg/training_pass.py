@@ -16,7 +16,7 @@ from discoseg.config import Config
 from discoseg.errors import UserError
 from discoseg.networks.convolution import WeightGradients
 from discoseg.networks.precision import network_precision
-from discoseg.out_of_memory import Say, fits
+from discoseg.out_of_memory import OutOfMemory, Say, fits
 from discoseg.ranks import ALONE, Ranks
 from discoseg.replay import Replay, let_go
 from discoseg.shards import Steps, plan_steps
@@ -40,12 +40,19 @@ class TrainingPass:
     """
 
     def __init__(
-        self, state: State, slices: Slices, config: Config, say: Say = lambda line: None, ranks: Ranks = ALONE
+        self,
+        state: State,
+        slices: Slices,
+        config: Config,
+        say: Say = lambda line: None,
+        ranks: Ranks = ALONE,
+        others: Callable[[], bool] = lambda: False,
     ) -> None:
         """Of several ``ranks`` each takes its share of a batch from its own ``slices``; they call this together.
 
-        ``steps`` are those of a pass.
+        ``others`` says whether other trainings share the device just now. ``steps`` are those of a pass.
         """
+        self._others = others
         self._state, self._slices, self._config, self._say, self._ranks = state, slices, config, say, ranks
         device = slices.image.device
         self.steps = plan_batches(slices, config, ranks)
@@ -170,11 +177,16 @@ class TrainingPass:
                 )
 
     def _split_further(self) -> None:
-        """Take batches in twice as many parts from now on; a part of one pixel a feature would have no variance."""
+        """Take batches in twice as many parts from now on; a part of one pixel a feature would have no variance.
+
+        Not where other trainings have the memory: this one can go on, with whole batches, when one of them has ended.
+        """
         running, (rows, columns) = self._state.running, self._slices.seeds.shape[1:]
+        if self._others():
+            raise OutOfMemory(f"out of memory in epoch {self._state.epoch + 1}, beside other trainings")
         most = self._batch // (2 if is_one_pixel(rows, columns, self._config) else 1)
         if running.parts >= most:
-            raise UserError(
+            raise OutOfMemory(
                 f"out of memory in epoch {self._state.epoch + 1}, with {self._batch // running.parts} slices at a "
                 "time; the last checkpoint is kept: free memory and resume, or train anew with a smaller --grid.shape, "
                 "--network.width or depth"

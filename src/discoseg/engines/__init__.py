@@ -56,12 +56,16 @@ class Stop(Protocol):
 
 @dataclass(frozen=True)
 class Started:
-    """An engine at work: ``submit`` begins a job, of which ``at_once`` may be under way at a time."""
+    """An engine at work: ``submit`` begins a job, of which ``at_once`` may be under way at a time.
+
+    ``share_memory`` says that what one training has another lacks, so that fewer of them may fit where all do not.
+    """
 
     at_once: int
     submit: Callable[[Job], "Future[None]"]
     reports: Reports
     stop: Stop
+    share_memory: bool = False
 
 
 class Engine(Protocol):

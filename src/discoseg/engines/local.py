@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from discoseg.config import Config, Method
 from discoseg.data.files import usable_cores
@@ -21,6 +22,8 @@ from discoseg.engines import Job, Report, Started, reporter
 from discoseg.engines.processes import start_processes
 from discoseg.errors import UserError
 from discoseg.material import Material, require_room_on_device
+from discoseg.out_of_memory import OutOfMemory, is_out_of_memory
+from discoseg.replay import reclaim
 from discoseg.train import train_on
 from discoseg.workflow import Inputs, gather_inputs
 
@@ -57,10 +60,27 @@ def _start_threads(stack: ExitStack, workers: int) -> Started:
     shared: dict[str, tuple[Inputs, Material]] = {}  # by all that examples depend on
     volumes: dict[str, Material] = {}  # by all of that but the size bounds
     gathering = threading.Lock()
+    under_way: set[Path] = set()
     materials = stack.enter_context(ExitStack())  # closed after the threads have ended
     pool = stack.enter_context(ThreadPoolExecutor(workers))
 
     def work(job: Job) -> None:
+        complaint = None
+        under_way.add(job.run)
+        try:
+            train_job(job)
+        except (RuntimeError, MemoryError) as error:  # which holds what has no room
+            if not is_out_of_memory(error):
+                raise
+            said = isinstance(error, UserError)
+            complaint = str(error) if said else "out of memory; go on with --resume, fewer at a time"
+        finally:
+            under_way.discard(job.run)
+            reclaim(device)
+        if complaint is not None:
+            raise OutOfMemory(complaint)
+
+    def train_job(job: Job) -> None:
         report = reporter(job.run, reports.put, stop.is_set)
         report(0.0, "preparing")
         settings, sources = _data_settings(job.config), sorted(job.sources.items())
@@ -74,7 +94,14 @@ def _start_threads(stack: ExitStack, workers: int) -> Started:
                     material = volumes[without_bounds].with_bounds(inputs.training)
                 else:
                     idle = workers == 1
-                    material = Material(inputs.training, inputs.validation, device, idle_cores=idle, memory=memory)
+                    material = Material(
+                        inputs.training,
+                        inputs.validation,
+                        device,
+                        idle_cores=idle,
+                        memory=memory,
+                        others=lambda: len(under_way) > 1,
+                    )
                     volumes[without_bounds] = materials.enter_context(material)
                 shared[key] = inputs, material
         inputs, material = shared[key]
@@ -82,7 +109,7 @@ def _start_threads(stack: ExitStack, workers: int) -> Started:
         facts = {"model": inputs.model, "sources": inputs.sources}
         train_on(material, config, job.run, **facts, resume=job.resume, progress=report)
 
-    return Started(workers, lambda job: pool.submit(work, job), reports, stop)
+    return Started(workers, lambda job: pool.submit(work, job), reports, stop, share_memory=True)
 
 
 def _data_settings(config: Config) -> Config:
