@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -80,7 +81,7 @@ def draw_evolution(run: Run, path: Path) -> None:
             _outline(row[0], (shown["seeds"] == value)[window], colour)
         masks = (None, shown.get("crf"), shown.get("size"), shown["probability"] >= 128)  # a warm-up has none yet
         for axes, mask in zip(row, masks, strict=True):
-            _show(axes, shown, window, mask)
+            _show(axes, shown, window, mask, filled=True)  # early ones are all outline
         row[0].set_ylabel(f"epoch {epoch}")
     for axes, title in zip(panels[0], columns, strict=True):
         axes.set_title(title, fontsize=10)
@@ -129,13 +130,18 @@ def _finish(axes: Axes, place: Literal["lower right", "upper right"]) -> None:
     axes.legend(fontsize=8, loc=place)
 
 
-def _show(axes: Axes, shown: Slice, window: tuple[slice, slice], mask: NDArray[np.bool_] | None) -> None:
-    """Draw a slice with the outlines of its truth and of a mask."""
+def _show(
+    axes: Axes, shown: Slice, window: tuple[slice, slice], mask: NDArray[np.bool_] | None, *, filled: bool = False
+) -> None:
+    """Draw a slice with the outlines of its truth and of a mask, or with the mask ``filled``."""
     image = shown["image"][window]
     brightest = max(1.0, float(np.percentile(image, 99.5)))
     axes.imshow(image, cmap="gray", vmin=0, vmax=brightest, interpolation="nearest")
+    if mask is not None and filled:
+        inside = np.ma.masked_equal(mask[window], False)
+        axes.imshow(inside, cmap=ListedColormap([_MASK]), alpha=0.5, interpolation="nearest")
     _outline(axes, shown["truth"][window], _TRUTH)
-    if mask is not None:
+    if mask is not None and not filled:
         _outline(axes, mask[window], _MASK)
     axes.set(xticks=[], yticks=[])
 
