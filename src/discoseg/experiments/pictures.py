@@ -44,7 +44,7 @@ def compare_methods(task: Task, dataset: Path, runs: Mapping[Method, Path]) -> d
         assert truth is not None  # only such cases are scored
         shown = int(truth.sum(axis=(1, 2)).argmax())
         image = torch.from_numpy(prepared.image[shown : shown + 1].copy())  # it may be mapped from the cache
-        masks = {m: predict_slices(model.network, image)[0].numpy() >= 0.5 for m, model in models.items()}
+        masks = {m: predict_slices(model.network, image)[0, 0].numpy() >= 0.5 for m, model in models.items()}
         levels = np.round(prepared.image[shown, 0] * 255).astype(np.uint8)
         out[f"{task.title} {name}"] = {"image": levels, "truth": truth[shown]}, masks
     return out
