@@ -204,7 +204,7 @@ def _place(run: Path) -> str:
 
 
 def _meta(path: Path) -> dict[str, Any]:
-    from discoseg.checkpoint import load_meta
+    from discoseg.checkpoint_header import load_meta
 
     return load_meta(path)
 

@@ -21,6 +21,7 @@ pytest.importorskip("fastapi", reason="the extra web is not installed")
 import httpx2
 from fastapi.testclient import TestClient
 
+from discoseg.checkpoint import save_tensors
 from discoseg.data.layouts import find_dataset
 from discoseg.web.annotator import Annotator
 from discoseg.web.app import create_app
@@ -172,9 +173,14 @@ def test_trainings_run_beside_the_server(
 
         assert client.post("/api/training", json={"name": "run-1", "method": "crf"}).status_code == 422
         finish = tmp_path / "finish"  # in the place of python: notes what it is asked to do, and ends like a training
-        finish.write_text(
-            f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ntouch {out}/runs/run-1/checkpoints/final.safetensors\n'
-        )
+        save_tensors(tmp_path / "final.safetensors", {}, {"epoch": 50_000})
+        lines = f"""#!/bin/sh
+            echo "$@" > {tmp_path}/asked
+            cd {out}/runs/run-1
+            sed -i "s/^epochs = .*/epochs = 50000/" config.toml
+            cp {tmp_path}/final.safetensors checkpoints/
+        """
+        finish.write_text("\n".join(line.strip() for line in lines.splitlines()) + "\n")
         finish.chmod(0o755)
         monkeypatch.setattr("discoseg.web.training.sys.executable", str(finish))
         goes_on = client.post("/api/training", json={"name": "run-1", "epochs": 50_000})

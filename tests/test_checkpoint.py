@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from discoseg.checkpoint import DamagedCheckpoint, load_tensors, save_tensors
+from discoseg.checkpoint import load_tensors, save_tensors
+from discoseg.checkpoint_header import DamagedCheckpoint
 from discoseg.errors import UserError
 
 

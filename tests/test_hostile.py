@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from discoseg.checkpoint import load_meta, load_slices, load_tensors, save_tensors
+from discoseg.checkpoint import load_slices, load_tensors, save_tensors
+from discoseg.checkpoint_header import load_meta
 from discoseg.cli import main
 from discoseg.config import Config
 from discoseg.data.arrays import read_npz

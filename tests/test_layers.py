@@ -28,7 +28,7 @@ LAYERS = [
     {"state", "shard_files", "devices"},
     {"admm", "losses", "augment", "networks", "metrics", "checkpoint", "slices", "selection", "replay", "clock"},
     {"ranks"},
-    {"certified", "regions", "determinism", "launch_store", "averaging"},
+    {"certified", "regions", "determinism", "launch_store", "averaging", "finished"},
     {"kernels", "postprocess", "images", "volumes", "enforce", "surroundings", "checkpoint_header"},
     {"weak", "not_begun"},
     {"discrete", "data", "thinning", "shards"},

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.distributed.rendezvous import rendezvous
 
-from discoseg.checkpoint import load_meta
+from discoseg.checkpoint_header import load_meta
 from discoseg.cli import _again, main
 from discoseg.commands.options import same_again
 from discoseg.config import (

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from discoseg import checkpoints
 from discoseg.averaging import is_averaged
-from discoseg.checkpoint import load_meta, load_tensors
+from discoseg.checkpoint import load_tensors
+from discoseg.checkpoint_header import load_meta
 from discoseg.config import Config, Method, OptimiserConfig, RoundsConfig
 from discoseg.epoch import prepare_work
 from discoseg.errors import UserError

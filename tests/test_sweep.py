@@ -8,22 +8,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from discoseg import engines
-from discoseg.checkpoint import load_meta, load_tensors
+from discoseg.about_run import describe_run
+from discoseg.checkpoint import load_tensors
+from discoseg.checkpoint_header import load_meta
 from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
 from discoseg.engines import Job, Report, Started, local, processes, reporter
 from discoseg.engines.local import _data_settings, _without_bounds
 from discoseg.errors import UserError
+from discoseg.finished import is_finished
 from discoseg.interruption import Interrupted
 from discoseg.material import Material
 from discoseg.run import RunFolder
@@ -109,16 +114,16 @@ def test_a_run_that_was_interrupted_on_its_way_to_more_epochs_is_not_finished(ph
     """Though the model is there that it ended with before."""
     run, longer = tmp_path / "run", replace(TINY, epochs=5)
 
-    def stop(run: Path, done: float, message: str) -> None:
-        if done >= 3:
+    def stop(done: float, message: str) -> None:
+        if done >= 5:  # the models that it ends with are not written yet
             raise KeyboardInterrupt
 
     fit(phantoms, run, TINY, device="cpu")
     with pytest.raises(KeyboardInterrupt):
-        fit_many(phantoms, {run: longer}, device="cpu", resume=True, progress=stop)
-    assert not RunFolder(run).is_finished(5)
+        fit(phantoms, run, longer, device="cpu", resume=True, progress=stop)
+    assert describe_run(run)["state"] == "begun"
     fit_many(phantoms, {run: longer}, device="cpu", resume=True)
-    assert RunFolder(run).is_finished(5)
+    assert describe_run(run)["state"] == "finished"
     assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 5
 
 
@@ -146,48 +151,132 @@ class _Threads:
         return local._start_threads(stack, trainings)
 
 
-def test_who_lacks_memory_that_others_have_goes_on_later(
-    phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With whole batches: three trainings take their first step at once, and there is room for one step at a time."""
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[TrainingPass], None]], None]:
+    """Returns what makes every step of a training do something first, on a CPU that threads share like a GPU."""
     monkeypatch.setattr(local, "choose_device", lambda name: torch.device("cpu"))
-    everybody, inside = threading.Barrier(3), set[int]()
     take = TrainingPass._batch_losses
 
-    def scarce(self: TrainingPass, *given: object) -> object:
-        inside.add(threading.get_ident())
-        try:
-            if not everybody.broken:  # all are there when the first step of each begins
-                with suppress(threading.BrokenBarrierError):
-                    everybody.wait(timeout=20)
-                everybody.abort()
-            if len(inside) > 1:
+    def make(before: Callable[[TrainingPass], None]) -> None:
+        def taken(self: TrainingPass, *given: Any) -> Any:
+            before(self)
+            return take(self, *given)
+
+        monkeypatch.setattr(TrainingPass, "_batch_losses", taken)
+
+    return make
+
+
+_Steps = Callable[[Callable[[TrainingPass], None]], None]
+
+
+@pytest.mark.filterwarnings("ignore:.*out of memory beside others")
+def test_who_lacks_memory_that_others_have_goes_on_later(phantoms: Path, tmp_path: Path, steps: _Steps) -> None:
+    """From its checkpoint, with whole batches: two of three trainings run out in their second epoch."""
+    there, everybody = list[int](), threading.Event()
+
+    def meet(learn: TrainingPass) -> None:
+        if learn._state.epoch == 1 and learn._config.seed not in there:
+            there.append(learn._config.seed)
+            if len(there) == 3:
+                everybody.set()
+            everybody.wait(60)
+            if learn._config.seed != there[0]:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return take(self, *given)  # type: ignore[arg-type]
-        finally:
-            inside.discard(threading.get_ident())
 
-    monkeypatch.setattr(TrainingPass, "_batch_losses", scarce)
-    runs, said = {tmp_path / name: replace(TINY, seed=seed) for seed, name in enumerate("abc")}, set()
-    fit_many(phantoms, runs, engine=_Threads(), progress=lambda run, done, message: said.add(message.split(";")[0]))
-    assert "out of memory beside others" in said
-    for run in runs:
-        assert RunFolder(run).is_finished(2)
-        assert load_meta(RunFolder(run).latest)["parts"] == 1
-        assert "in 2 parts" not in (run / "log.txt").read_text(encoding="utf-8")
+    steps(meet)
+    runs = {tmp_path / name: replace(TINY, epochs=3, seed=seed) for seed, name in enumerate("abc")}
+    fit_many(phantoms, runs, engine=_Threads())
+    logs = [(run / "log.txt").read_text(encoding="utf-8") for run in runs]
+    assert all(is_finished(run, 3) for run in runs)
+    assert [load_meta(RunFolder(run).latest)["parts"] for run in runs] == [1, 1, 1]
+    assert sorted("out of memory beside others" in log for log in logs) == [False, True, True]
+    assert sorted("resumed after epoch 1" in log for log in logs) == [False, True, True]
 
 
-@pytest.mark.filterwarnings("ignore:out of memory")
-def test_who_lacks_memory_alone_fails(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "choose_device", lambda name: torch.device("cpu"))
+@pytest.mark.filterwarnings("ignore:.*out of memory")
+def test_who_lacks_memory_alone_fails(phantoms: Path, tmp_path: Path, steps: _Steps) -> None:
+    tried = 0
 
-    def never(self: TrainingPass, *given: object) -> object:
+    def never(learn: TrainingPass) -> None:
+        nonlocal tried
+        tried += 1
+        if tried > 100:
+            pytest.fail("tries for ever")
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(TrainingPass, "_batch_losses", never)
-    runs = {tmp_path / name: TINY for name in "ab"}
+    steps(never)
     with pytest.raises(UserError, match=r"a: out of memory in epoch 1, with .*b: out of memory in epoch 1, with"):
+        fit_many(phantoms, {tmp_path / name: TINY for name in "ab"}, engine=_Threads())
+
+
+@pytest.mark.filterwarnings("ignore:.*out of memory beside others")
+@pytest.mark.parametrize("why", ["memory", "proposal", "defect", "loss"])
+def test_a_training_that_failed_holds_no_memory(why: str, phantoms: Path, tmp_path: Path, steps: _Steps) -> None:
+    """While another one goes on, whatever it failed of."""
+    failed, freed, begun = list["weakref.ref[TrainingPass]"](), list[bool](), threading.Event()
+
+    def fail(learn: TrainingPass) -> None:
+        if learn._config.seed == 1 and not failed:
+            begun.wait(60)
+            failed.append(weakref.ref(learn))
+            if why == "memory":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            if why == "proposal":
+                raise UserError("case: its proposal failed") from MemoryError("out of memory")
+            raise UserError("the loss is not finite") if why == "loss" else ValueError("a defect")
+        if learn._config.seed == 0 and not begun.is_set():
+            begun.set()
+            end = time.monotonic() + 60
+            while (not failed or failed[0]() is not None) and time.monotonic() < end:
+                time.sleep(0.02)
+            freed.append(failed[0]() is None)
+
+    steps(fail)
+    runs = {tmp_path / name: replace(TINY, epochs=1, seed=seed) for seed, name in enumerate(("good", "bad"))}
+    with {
+        "defect": pytest.raises(ValueError, match="a defect"),
+        "loss": pytest.raises(UserError, match="bad: the loss is not finite"),
+    }.get(why, nullcontext()) as raised:
         fit_many(phantoms, runs, engine=_Threads())
+    assert freed == [True]
+    assert is_finished(tmp_path / "good", 1)
+    assert is_finished(tmp_path / "bad", 1) == (why in ("memory", "proposal"))
+    if raised is not None and why == "defect":
+        assert any("in fail" in note for note in raised.value.__notes__)  # where it came from
+
+
+@pytest.mark.filterwarnings("ignore:.*out of memory beside others")
+def test_who_lacks_memory_goes_on_beside_fewer(tmp_path: Path) -> None:
+    """Also where not as many are under way as could be."""
+    under_way, beside = set[str](), list[int]()
+    end = threading.Event()
+
+    class Fake:
+        def start(self, stack: ExitStack, jobs: Sequence[Job], trainings: int) -> Started:
+            pool = stack.enter_context(ThreadPoolExecutor(6))
+
+            def work(job: Job) -> None:
+                under_way.add(job.run.name)
+                others = len(under_way) - 1
+                try:
+                    if job.run.name == "c":
+                        beside.append(others)
+                        if len(beside) > 2:
+                            end.set()
+                        if others:
+                            raise MemoryError
+                    elif job.run.name == "b":
+                        time.sleep(0.5)
+                    else:
+                        end.wait(2)
+                finally:
+                    under_way.discard(job.run.name)
+
+            return Started(6, lambda job: pool.submit(work, job), queue.Queue(), threading.Event(), share_memory=True)
+
+    fit_many(tmp_path, {tmp_path / name: TINY for name in "abc"}, engine=Fake())
+    assert beside == [2, 1, 0]
 
 
 def test_a_stop_between_two_trainings_is_heard(phantoms: Path, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ import torch
 
 from discoseg import checkpoints, replay
 from discoseg.averaging import is_averaged
-from discoseg.checkpoint import load_meta, load_tensors, save_tensors
+from discoseg.checkpoint import load_tensors, save_tensors
+from discoseg.checkpoint_header import load_meta
 from discoseg.config import (
     AdmmConfig,
     AugmentConfig,

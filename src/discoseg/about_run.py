@@ -11,11 +11,11 @@ from typing import Any
 
 from discoseg.config import Config
 from discoseg.errors import UserError
+from discoseg.finished import is_finished
 from discoseg.plain import flatten, to_dict
 from discoseg.presets import PRESETS, load_run_config
 from discoseg.texts import read_bytes, read_json
 
-_FINAL = Path("checkpoints") / "final.safetensors"
 _LATEST = Path("checkpoints") / "latest.safetensors"
 _FACTS = {"training": list, "validation": list, "threads": int} | dict.fromkeys(
     ("sources", "checksums", "hardware", "versions"), dict
@@ -36,7 +36,7 @@ def describe_run(run: Path) -> dict[str, Any]:
     metrics = _read_rows(run / "metrics.csv")
     scores = [(row["val_dice"], int(row["epoch"])) for row in metrics if "val_dice" in row]
     best = max(scores, default=None, key=lambda score: score[0])
-    finished = (run / _FINAL).is_file() and len(metrics) >= config.epochs
+    finished = is_finished(run, config.epochs) and len(metrics) >= config.epochs
     command = facts.get("command")
     preset = _preset(command)
     return {

@@ -6,7 +6,6 @@ metadata, and one of the header (with zeros in its own place), so that truncatio
 """
 
 import json
-import mmap
 import struct
 import zlib
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from discoseg.checkpoint_header import read_header
+from discoseg.checkpoint_header import HEADER_SUM, broken_checkpoint, open_checkpoint
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
 
@@ -31,11 +30,6 @@ _CODES = {
     torch.bool: "BOOL",
 }
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
-_HEADER_SUM = '"header_crc32": "{:08x}"'  # as it stands in the header
-
-
-class DamagedCheckpoint(UserError):
-    """A file that is no whole checkpoint, or none any more."""
 
 
 def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> None:
@@ -53,7 +47,7 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, A
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # the tensors start at a multiple of eight bytes
     text = struct.pack("<Q", len(text)) + text
-    text = text.replace(_HEADER_SUM.format(0).encode(), _HEADER_SUM.format(zlib.crc32(text)).encode())
+    text = text.replace(HEADER_SUM.format(0).encode(), HEADER_SUM.format(zlib.crc32(text)).encode())
     with write_atomically(path) as temporary, temporary.open("wb") as file:
         file.write(text)
         for data in buffers:
@@ -71,8 +65,8 @@ def load_tensors(
     Those of ``into`` that are on the CPU and have the right name, shape and type are filled and returned. A file that
     is damaged is a `DamagedCheckpoint`, and ``into`` is left alone.
     """
-    data, header, meta, start = _open(path)
-    broken = _broken(path)
+    data, header, meta, start = open_checkpoint(path)
+    broken = broken_checkpoint(path)
     try:
         checksum = int(header.pop("__metadata__")["crc32"], 16)
         payload = memoryview(data)[start:]
@@ -85,48 +79,9 @@ def load_tensors(
     return tensors, meta
 
 
-def load_meta(path: Path) -> dict[str, Any]:
-    """Return the metadata of a file alone; damage to its tensors is not looked for."""
-    return _open(path)[2]
-
-
-def _broken(path: Path) -> DamagedCheckpoint:
-    return DamagedCheckpoint(f"{path}: not a complete discoseg checkpoint; use another one of that run")
-
-
-def _open(path: Path) -> tuple[mmap.mmap, dict[str, Any], dict[str, Any], int]:
-    """Return a mapped file, its header, the metadata, and where the tensors begin."""
-    broken = _broken(path)
-    try:
-        with path.open("rb") as file:  # mapped: it can be larger than memory
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such checkpoint") from error
-    except ValueError as error:  # an empty file
-        raise broken from error
-    try:
-        header, length = read_header(data)
-        metadata = header["__metadata__"]
-        if not metadata.keys() <= {"discoseg", "crc32", "header_crc32"}:
-            raise broken
-        if "header_crc32" in metadata and not _header_is_whole(data[: 8 + length], int(metadata["header_crc32"], 16)):
-            raise broken  # older files have none
-        meta = json.loads(metadata["discoseg"])
-        if not isinstance(meta, dict):
-            raise broken
-        return data, header, meta, 8 + length
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise broken from error
-
-
 def previous_of(latest: Path) -> Path:
     """Return where the checkpoint before the latest one is kept."""
     return latest.with_name(f"previous{latest.suffix}")
-
-
-def _header_is_whole(text: bytes, checksum: int) -> bool:
-    """Compare the header (with its length in front) with its checksum, which stands in it."""
-    return zlib.crc32(text.replace(_HEADER_SUM.format(checksum).encode(), _HEADER_SUM.format(0).encode())) == checksum
 
 
 def load_slices(path: Path, name: str, start: int, stop: int) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -135,7 +90,7 @@ def load_slices(path: Path, name: str, start: int, stop: int) -> tuple[torch.Ten
     Only that part is read, so the checksum, which is of all, is not looked at. A KeyError where there is no such
     tensor.
     """
-    data, header, meta, begin = _open(path)
+    data, header, meta, begin = open_checkpoint(path)
     entry = header[name]
     if len(entry["shape"]) < 2 or entry["shape"][1] < stop:
         raise UserError(f"{path}: of other data than its run says")

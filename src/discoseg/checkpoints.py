@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from discoseg.checkpoint import DamagedCheckpoint, previous_of, save_tensors
+from discoseg.checkpoint import previous_of, save_tensors
+from discoseg.checkpoint_header import DamagedCheckpoint
 from discoseg.config import Config
 from discoseg.errors import UserError
 from discoseg.ranks import ALONE, Ranks

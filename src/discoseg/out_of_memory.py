@@ -1,5 +1,6 @@
 """What to do when memory does not suffice: know it, let go of what the attempt held, and say so to the caller."""
 
+import traceback
 from collections.abc import Callable
 
 from discoseg.errors import UserError
@@ -7,12 +8,15 @@ from discoseg.errors import UserError
 Say = Callable[[str], None]
 """Called with a line about what a pass had to change to go on."""
 
+ADVICE = "lower --optimiser.batch, --grid.shape, --network.width or depth"
+"""What helps a training that has too little memory for itself."""
+
 # What torch says where it raises a plain RuntimeError: of the host's memory, the driver's, cuBLAS's and cuDNN's.
 _SAID = ("allocate memory", "out of memory", "ALLOC_FAILED")
 
 
 class OutOfMemory(UserError, MemoryError):
-    """Memory did not suffice, whatever was tried; says what to do about it."""
+    """Memory did not suffice: for the least that can be done at a time, or because others have it."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -27,6 +31,19 @@ def is_out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def released(error: BaseException) -> BaseException:
+    """Return an error that says the same and holds nothing: its frames have what the work had made.
+
+    Where memory ran out it is an :class:`OutOfMemory`. The trace of a defect stays as a note.
+    """
+    if is_out_of_memory(error):
+        return OutOfMemory(str(error) if isinstance(error, UserError) else f"out of memory; {ADVICE}")
+    if isinstance(error, Exception) and not isinstance(error, UserError):
+        error.add_note("".join(traceback.format_exception(error)))
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def fits(work: Callable[[], None]) -> bool:

@@ -32,11 +32,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discoseg.checkpoint import load_meta, previous_of
+from discoseg.checkpoint import previous_of
+from discoseg.checkpoint_header import load_meta
 from discoseg.config import Config
 from discoseg.data.files import no_follow, remove_unfinished, require_new_folder, write_atomically
 from discoseg.data.locks import LOCK, alone_in, require_unlocked
 from discoseg.errors import UserError
+from discoseg.finished import FINAL
 from discoseg.launch_store import forget_begun, note_begun
 from discoseg.not_begun import is_not_begun
 from discoseg.plain import to_toml
@@ -124,14 +126,7 @@ class RunFolder:
     @property
     def final(self) -> Path:
         """The model after the last epoch."""
-        return self.root / "checkpoints" / "final.safetensors"
-
-    def is_finished(self, epochs: int) -> bool:
-        """Say whether a training of so many epochs has left all its files; one that goes on to more has not yet."""
-        try:
-            return bool(load_meta(self.final)["epoch"] == epochs)  # it is written last
-        except (UserError, KeyError):  # none, or a damaged one
-            return False
+        return self.root / FINAL
 
     def model(self, checkpoint: ModelName) -> Path:
         """Return the file of a model.

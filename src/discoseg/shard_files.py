@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from discoseg.checkpoint import DamagedCheckpoint, load_meta, load_slices, load_tensors, previous_of, save_tensors
+from discoseg.checkpoint import load_slices, load_tensors, previous_of, save_tensors
+from discoseg.checkpoint_header import DamagedCheckpoint, load_meta
 from discoseg.errors import UserError
 from discoseg.ranks import ALONE, Ranks
 

@@ -13,7 +13,8 @@ import torch
 
 from discoseg.admm import Prior
 from discoseg.averaging import MeanWeights
-from discoseg.checkpoint import load_meta, load_tensors, save_tensors
+from discoseg.checkpoint import load_tensors, save_tensors
+from discoseg.checkpoint_header import load_meta
 from discoseg.config import Config, PriorName
 from discoseg.errors import UserError
 from discoseg.plain import flatten, to_dict

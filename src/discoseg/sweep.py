@@ -4,6 +4,7 @@ discoseg sweep ACDC --configs lv-rho0.1.toml lv-rho1.toml --seeds seeds/LV --out
 """
 
 import queue
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -15,6 +16,7 @@ from discoseg.config import Config
 from discoseg.engines import Engine, Job, Started
 from discoseg.engines.local import LocalEngine
 from discoseg.errors import UserError
+from discoseg.finished import is_finished
 from discoseg.out_of_memory import is_out_of_memory
 from discoseg.presets import load_run_config
 from discoseg.run import RunFolder
@@ -63,8 +65,7 @@ def fit_many(
 
 def _is_finished(run: Path, config: Config) -> bool:
     """Say whether a run has all its files and was made with these settings; if not with these, resuming says so."""
-    folder = RunFolder(run)
-    if not (folder.is_finished(config.epochs) and (run / "cases.csv").is_file()):
+    if not (is_finished(run, config.epochs) and (run / "cases.csv").is_file()):
         return False
     stored = load_run_config(run / "config.toml")
     return stored == replace(config, size_csv=config.size_csv and config.size_csv.resolve())
@@ -80,7 +81,7 @@ def _recorded(run: Path, given: dict[str, Any]) -> dict[str, Any]:
 def _run_all(jobs: Sequence[Job], engine: Started, progress: RunProgress) -> dict[Path, BaseException]:
     """Keep as many jobs under way as may be until all are done; return errors of those that failed, the first first.
 
-    One that runs out of memory which others have goes on later, beside fewer of them.
+    Those that run out of memory which others have go on later, beside fewer of them.
     """
     waiting, at_once = list(jobs), engine.at_once
     running: dict[Future[None], Job] = {}
@@ -96,28 +97,36 @@ def _run_all(jobs: Sequence[Job], engine: Started, progress: RunProgress) -> dic
                 beside.update(job.run for job in running.values())
             with suppress(queue.Empty):
                 progress(*engine.reports.get(timeout=0.2))
-            for job, error in _take_ended(running):
+            under_way, short = len(running), list[Job]()
+            for job, error in _take_failed(running):
                 if engine.share_memory and job.run in beside and is_out_of_memory(error):
-                    at_once = max(1, at_once - 1)
-                    waiting.insert(0, _to_go_on(job))
-                    progress(job.run, 0.0, f"out of memory beside others; goes on later, with {at_once} at a time")
-                elif error is not None:
+                    short.append(job)
+                else:
                     failures[job.run] = error
+            if short:
+                at_once = max(1, min(at_once, under_way) - 1)
+                waiting[:0] = [_to_go_on(job, at_once) for job in short]
     except BaseException:
         engine.stop.set()
         raise
     return failures
 
 
-def _take_ended(running: dict[Future[None], Job]) -> list[tuple[Job, BaseException | None]]:
-    """Take the jobs that have ended out of those under way; return them and their errors."""
-    ended = [future for future in running if future.done()]
-    return [(running.pop(future), future.exception()) for future in ended]
+def _take_failed(running: dict[Future[None], Job]) -> list[tuple[Job, BaseException]]:
+    """Take the jobs that have ended out of those under way; return those that failed, and their errors."""
+    ended = [(running.pop(future), future.exception()) for future in list(running) if future.done()]
+    return [(job, error) for job, error in ended if error is not None]
 
 
-def _to_go_on(job: Job) -> Job:
-    """Return a job that has failed such that it goes on from its last checkpoint, if it has begun."""
-    return replace(job, resume=job.resume or (job.run / "config.toml").is_file())
+def _to_go_on(job: Job, at_once: int) -> Job:
+    """Return a job that lacked memory such that it goes on from its last checkpoint, if it has begun, and say so."""
+    line = f"{job.run}: out of memory beside others; goes on later, with {at_once} at a time from now on"
+    begun = (job.run / "config.toml").is_file()
+    if begun:
+        RunFolder(job.run).warn(line)
+    else:
+        warnings.warn(line, stacklevel=2)
+    return replace(job, resume=job.resume or begun)
 
 
 def _raise(failures: dict[Path, BaseException]) -> None:

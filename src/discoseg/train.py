@@ -200,7 +200,7 @@ def _write_end(
         folder.write_cases(rows)
         write_contours(folder.contours, chosen, slices)
         save_mean(folder.mean, state, config, model, scores)
-        save_model(folder.final, state, config, model)  # last: where it is, the run is finished
+        save_model(folder.final, state, config, model)  # last: where it is of the last epoch, the run is finished
 
 
 def _finish_mean(state: State, work: Work, material: Material, config: Config) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 def summarise_run(run: Path) -> dict[str, Any]:
     """Return the facts of a finished run by its files; the Dice is 3D, None without validation cases."""
-    from discoseg.checkpoint import load_meta
+    from discoseg.checkpoint_header import load_meta
     from discoseg.presets import load_run_config
     from discoseg.run import RunFolder
     from discoseg.texts import read_json

@@ -22,7 +22,7 @@ from discoseg.engines import Job, Report, Started, reporter
 from discoseg.engines.processes import start_processes
 from discoseg.errors import UserError
 from discoseg.material import Material, require_room_on_device
-from discoseg.out_of_memory import OutOfMemory, is_out_of_memory
+from discoseg.out_of_memory import released
 from discoseg.replay import reclaim
 from discoseg.train import train_on
 from discoseg.workflow import Inputs, gather_inputs
@@ -65,20 +65,16 @@ def _start_threads(stack: ExitStack, workers: int) -> Started:
     pool = stack.enter_context(ThreadPoolExecutor(workers))
 
     def work(job: Job) -> None:
-        complaint = None
+        failure = None
         under_way.add(job.run)
         try:
             train_job(job)
-        except (RuntimeError, MemoryError) as error:  # which holds what has no room
-            if not is_out_of_memory(error):
-                raise
-            said = isinstance(error, UserError)
-            complaint = str(error) if said else "out of memory; go on with --resume, fewer at a time"
-        finally:
-            under_way.discard(job.run)
-            reclaim(device)
-        if complaint is not None:
-            raise OutOfMemory(complaint)
+        except BaseException as error:
+            failure = released(error)
+        reclaim(device)
+        under_way.discard(job.run)  # now that others can have its memory
+        if failure is not None:
+            raise failure
 
     def train_job(job: Job) -> None:
         report = reporter(job.run, reports.put, stop.is_set)

@@ -29,6 +29,7 @@ from discoseg.data.locks import require_unlocked
 from discoseg.data.memory import budget_gib
 from discoseg.engines import Job, Report, Started, reporter
 from discoseg.errors import UserError
+from discoseg.finished import is_finished
 from discoseg.run import RunFolder
 
 _MOST_AT_ONCE = 256  # trainings that are handed to Ray at a time, a thread each; what has no room waits there
@@ -240,7 +241,7 @@ class _Desk:
                 raise UserError(f"a node could not begin it: {lines[-1]}; is discoseg installed there?") from None
             if failure is not None:
                 raise failure
-            if self._stopped is None and not RunFolder(given.run).is_finished(given.config.epochs):
+            if self._stopped is None and not is_finished(given.run, given.config.epochs):
                 raise UserError("trained, but its files are not here: nodes must share the storage of run folders")
             return
 

@@ -17,10 +17,10 @@ from discoseg.data.layouts import find_dataset
 from discoseg.data.phantom import write_phantom_dataset
 from discoseg.data.splits import split_cases
 from discoseg.evaluation import Evaluation, evaluate, write_evaluation
+from discoseg.finished import is_finished
 from discoseg.predict import load_model, predict_files
 from discoseg.presets import PRESETS
 from discoseg.report import write_report
-from discoseg.run import RunFolder
 from discoseg.sweep import fit_many
 from discoseg.terminal import Terminal
 from discoseg.weak.examples import chosen_label
@@ -99,7 +99,7 @@ def make_demo_seeds(phantoms: Path, out: Path, terminal: Terminal) -> Path:
 def _train_all(phantoms: Path, seeds: Path, out: Path, terminal: Terminal) -> None:
     """Train all methods at once and show how far they are."""
     runs = {out / method: replace(CONFIG, method=method) for method in METHODS}
-    unfinished = [run.name for run in runs if not RunFolder(run).is_finished(CONFIG.epochs)]
+    unfinished = [run.name for run in runs if not is_finished(run, CONFIG.epochs)]
     if not unfinished:
         return
     terminal.say(f"3. Training {' and '.join(unfinished)}: {CONFIG.epochs} epochs each")

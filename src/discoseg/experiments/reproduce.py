@@ -33,6 +33,7 @@ from discoseg.experiments.results import (
     require_same_cases,
     require_same_settings,
 )
+from discoseg.finished import is_finished
 from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
 from discoseg.sweep import RunProgress, fit_many
@@ -329,7 +330,7 @@ def _whole_folds(cells: Sequence[Cell], results: Mapping[str, Result], made: Rep
 
 def _with_run(cells: Sequence[Cell], out: Path, made: Reproduction) -> list[Cell]:
     """Return the trainings whose run folders are here: pictures need more than a result."""
-    there = [cell for cell in cells if RunFolder(out / "runs" / cell.name).final.is_file()]
+    there = [cell for cell in cells if is_finished(out / "runs" / cell.name)]
     for cell in cells:
         if cell not in there and (out / "results" / f"{cell.name}.json").is_file():
             made.notes.append(

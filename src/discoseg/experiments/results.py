@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from discoseg.checkpoint import load_meta
+from discoseg.checkpoint_header import load_meta
 from discoseg.config import Config
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
 from discoseg.experiments.plan import Cell
+from discoseg.finished import is_finished
 from discoseg.plain import flatten, to_dict
 from discoseg.presets import from_record, load_run_config
 from discoseg.report.runs import Run, read_runs
@@ -74,7 +75,7 @@ def keep_result(cell: Cell, config: Config, run: Path, folder: Path) -> Result |
 
     None where the training is not finished, or is not the one that ``config`` describes.
     """
-    if not RunFolder(run).is_finished(config.epochs):
+    if not is_finished(run, config.epochs):
         return None
     (read,) = read_runs([run])
     if len(read.metrics["epoch"]) != config.epochs or load_run_config(run / "config.toml") != config:

@@ -124,7 +124,7 @@ def _read_run(root: Path, name: str) -> Run:
 
 def _read_mean(model: Path) -> dict[str, float]:
     """Read how well the mean of the last epochs' weights does; nothing where a run has none, or none yet."""
-    from discoseg.checkpoint import load_meta
+    from discoseg.checkpoint_header import load_meta
 
     if model.is_file():
         with suppress(UserError, OverflowError):  # a damaged model is no reason to say nothing about the run

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from discoseg.errors import UserError
+from discoseg.finished import FINAL, is_finished
 from discoseg.next_case import rank_cases
 from discoseg.report.runs import read_columns
 
@@ -39,7 +40,7 @@ class Runs:
     def suggested(self, cases: Collection[str]) -> list[str]:
         """Return which of the ``cases`` to annotate next, by the given run or the one in the folder finished last."""
         finished = [path for path in self.folders().values() if path != self.given and is_finished(path)]
-        run = self.given or max(finished, key=lambda path: _final(path).stat().st_mtime, default=None)
+        run = self.given or max(finished, key=lambda path: (path / FINAL).stat().st_mtime, default=None)
         if run is None:
             return []
         try:
@@ -47,15 +48,6 @@ class Runs:
         except UserError:  # no epoch of it is finished yet
             return []
         return [case.case for case in ranked if case.case in cases]
-
-
-def is_finished(run: Path) -> bool:
-    """Say whether a run has trained all its epochs."""
-    return _final(run).is_file()
-
-
-def _final(run: Path) -> Path:
-    return run / "checkpoints" / "final.safetensors"
 
 
 def read_metrics(run: Path) -> list[dict[str, float | None]]:

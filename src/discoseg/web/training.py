@@ -24,12 +24,13 @@ from discoseg.data.files import make_folder_whole, no_follow, write_atomically
 from discoseg.data.locks import try_lock
 from discoseg.data.meta_header import data_file
 from discoseg.errors import UserError
+from discoseg.finished import is_finished
 from discoseg.launch import without_launch
 from discoseg.not_begun import is_not_begun
 from discoseg.presets import load_config, load_run_config
 from discoseg.texts import read_json
 from discoseg.web.annotator import Annotator
-from discoseg.web.runs import is_finished, read_metrics
+from discoseg.web.runs import read_metrics
 
 POLL_S = 0.5
 PATIENCE_S = 10.0  # for a training to end before the server does
