@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,7 +71,8 @@ def _start_threads(stack: ExitStack, workers: int) -> Started:
             train_job(job)
         except BaseException as error:
             failure = released(error)
-        reclaim(device)
+        with suppress(RuntimeError):  # of a device that is lost: the failure says so
+            reclaim(device)
         under_way.discard(job.run)  # now that others can have its memory
         if failure is not None:
             raise failure
