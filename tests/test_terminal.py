@@ -277,6 +277,23 @@ def test_a_log_has_few_lines(capsys: pytest.CaptureFixture[str], monkeypatch: py
     ]
 
 
+def test_a_log_is_not_silent_through_long_epochs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with Terminal().progress() as progress:
+        for step in range(1, 17):  # two epochs of four minutes
+            now = 30.0 * step
+            progress.epoch("run", step / 8, 2, "training")
+    assert capsys.readouterr().err.splitlines() == [
+        "run: epoch 1 of 2, training, 50 % of this epoch",
+        "run: epoch 1 of 2, training",
+        "run: epoch 2 of 2, training, 50 % of this epoch",
+        "run: epoch 2 of 2, training",
+    ]
+
+
 def test_the_time_left_is_that_of_the_last_epochs() -> None:
     now = 0.0
     pace = Pace(clock=lambda: now)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
     from rich.text import Text
 
-LOG_EVERY_S = 30.0  # at most: a line about the same thing in a log
+LOG_EVERY_S = 30.0  # at most: a line about the same thing in a log, when a step of it has ended,
+LOG_WITHIN_S = 120.0  # or while a long step goes on
 _LINES = 12  # on a terminal; finished ones make room
 
 
@@ -68,7 +69,7 @@ def _nothing(title: str, done: float, total: float | None, message: str, pace: P
 
 
 class _Log:
-    """Plain lines: one when a step has ended and the last line about the same is long enough ago."""
+    """Plain lines: one when a step has ended, or goes on for long, and the last line about the same is old enough."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -76,9 +77,11 @@ class _Log:
 
     def __call__(self, title: str, done: float, total: float | None, message: str, pace: Pace) -> None:
         now = time.monotonic()
-        if done == 0 or done != int(done) or now - self._last.get(title, self._begun) < LOG_EVERY_S:
+        within = done != int(done)
+        if done == 0 or now - self._last.get(title, self._begun) < (LOG_WITHIN_S if within else LOG_EVERY_S):
             return
         self._last[title] = now
+        message += f", {100 * (done % 1):.0f} % of this epoch" if within else ""
         left_s = None if total is None else pace.left_s(total)
         left = "" if not left_s else f", about {say_seconds(left_s)} left"
         print(f"{title}: {message}{left}", file=sys.stderr, flush=True)
