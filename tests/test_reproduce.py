@@ -347,14 +347,15 @@ def test_the_search_never_sees_validation_cases(data: Path, tmp_path: Path) -> N
     assert used == set(real["training"])
     assert searched["validation"]
     assert not used & set(real["validation"])
-    assert "| CRF + size | rho0.1 |" in (tmp_path / "search.md").read_text(encoding="utf-8")
+    shown = (tmp_path / "search.md").read_text(encoding="utf-8")
+    assert all(f"| CRF + size | rho0.1, ε = {eps} % |" in shown for eps in (10, 40))
 
 
 @pytest.mark.usefixtures("_one_process")
 def test_results_whose_variant_is_gone_are_named(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VARIANTS, "passing", {"admm": {"rho": 0.2}})
     options = {"device": "cpu", "tasks": TINY}
-    outcome = reproduce("search", data, tmp_path, only="*-passing-*", variants=["passing"], **options)  # type: ignore[arg-type]
+    outcome = reproduce("search", data, tmp_path, only="*-eps10-passing-*", variants=["passing"], **options)  # type: ignore[arg-type]
     assert not outcome.notes
     monkeypatch.delitem(VARIANTS, "passing")
     outcome = reproduce("search", data, tmp_path, only="*-full-*", **options)  # type: ignore[arg-type]

@@ -37,6 +37,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lambda3": {"crf": {"strength": 3.0}},
     "lambda10": {"crf": {"strength": 10.0}},
     "lambda100": {"crf": {"strength": 100.0}},
+    "lambda1000": {"crf": {"strength": 1000.0}},
+    "sigma0.0007": {"crf": {"sigma": 0.0007}},
+    "sigma0.0022": {"crf": {"sigma": 0.0022}},
     "sigma0.0071": {"crf": {"sigma": 0.0071}},
     "sigma0.02": {"crf": {"sigma": 0.02}},
     "sigma0.05": {"crf": {"sigma": 0.05}},
@@ -286,11 +289,11 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             compared: tuple[Method, ...] = ("crf+size", "full", "partial")
             return [Cell(name, m, _eps(m, 0.1), fold=fold) for fold in range(FOLDS) for m in compared]
         case "ablations" | "search":
-            tuning = what == "search"
-            plain = Cell(name, "crf+size", 0.1, tuning=tuning)
-            varied = [replace(plain, variant=variant) for variant in variants if _is_possible(variant, task)]
-            changed = [cell for cell in varied if cell.config([task]) != plain.config([task])]
-            return [Cell(name, "full", tuning=tuning), plain, *changed]
+            # One setting is to serve all of the first table, where sizes are known well, roughly, or not at all.
+            plain = [Cell(name, "crf+size", 0.1), *([] if own else [Cell(name, "crf+size", 0.4), Cell(name, "crf")])]
+            varied = [replace(cell, variant=v) for cell in plain for v in variants if _is_possible(v, task)]
+            changed = [cell for cell in varied if cell.config([task]) != replace(cell, variant="").config([task])]
+            return [replace(cell, tuning=what == "search") for cell in (Cell(name, "full"), *plain, *changed)]
 
 
 def _is_possible(variant: str, task: Task) -> bool:

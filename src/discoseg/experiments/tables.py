@@ -173,7 +173,8 @@ def _spread(values: Sequence[float], reference: float) -> str:
 
 
 def _label(row: Row, by: By) -> str:
-    return {"eps": _percent(row.eps), "mu": _text(row.mu), "variant": row.variant or "as it is"}[by]
+    bounds = "" if row.eps is None else f", ε = {_percent(row.eps)}"
+    return {"eps": _percent(row.eps), "mu": _text(row.mu), "variant": (row.variant or "as it is") + bounds}[by]
 
 
 def _percent(eps: float | None) -> str:
