@@ -1,6 +1,6 @@
 """The mean of the weights after the last epochs: the model that predicts where nothing validates better.
 
-Late epochs swing, as sizes are drawn into their bounds and beyond (docs/results.md). At a low learning rate their
+Late epochs swing, as sizes are drawn into their bounds and beyond (docs/experiments.md). At a low learning rate their
 weights are close enough for the mean of them to be a network, too, and a steadier one than any of them (Izmailov et
 al., Averaging weights leads to wider optima and better generalization, UAI 2018).
 """

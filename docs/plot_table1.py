@@ -1,0 +1,72 @@
+"""Plot the ventricles of the first table by epoch, ε = 10 %, every random seed: Dice and size, from our result tables.
+
+python docs/plot_table1.py docs/results/table1-seeds.csv --out docs/table1-curves.png
+"""
+
+import argparse
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+TASKS = {"lv": "ACDC LV", "rv": "ACDC RV"}
+METHODS = {
+    "full": ("full supervision", "#b8860b"),
+    "crf+size-eps10": ("CRF + size", "#0173b2"),
+    "crf": ("CRF only", "#029e73"),
+    "size-eps10": ("size only", "#c44f96"),
+    "penalty-eps10": ("penalty", "#d55e00"),
+}
+Curves = dict[str, list[list[float]]]
+
+
+def read_curves(path: Path, column: str) -> Curves:
+    """Return a column of all trainings, a list for each random seed, by what the name says before the seed."""
+    curves: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            name, seed = row["training"].rsplit("-seed", 1)
+            if row[column]:
+                curves[name][seed].append(float(row[column]))
+    return {name: list(seeds.values()) for name, seeds in curves.items()}
+
+
+def plot(axes: Axes, curves: Curves, task: str) -> None:
+    """Draw every seed thinly, in the colour of its method, and their mean as far as all go."""
+    for method, (title, colour) in METHODS.items():
+        seeds = curves.get(f"{task}-{method}", [])
+        for values in seeds:
+            axes.plot(range(1, len(values) + 1), values, color=colour, linewidth=0.6, alpha=0.45)
+        if seeds:
+            means = [sum(values) / len(values) for values in zip(*seeds, strict=False)]
+            axes.plot(range(1, len(means) + 1), means, color=colour, linewidth=1.6, label=title)
+
+
+def main() -> None:
+    """Read the table and write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    above, below = figure.subplots(2, 2)
+    dice, ratio = (read_curves(options.table, column) for column in ("val_dice", "train_size_ratio"))
+    for axes, (task, title) in zip(above, TASKS.items(), strict=True):
+        plot(axes, dice, task)
+        axes.set(title=title, ylabel="3D Dice, validation", ylim=(0.3, 1))
+    for axes, task in zip(below, TASKS, strict=True):
+        plot(axes, ratio, task)
+        axes.set(xlabel="epoch", ylabel="predicted / true size, training", ylim=(0.4, 2))
+        for bound in (0.9, 1.1):
+            axes.axhline(bound, color="0.3", linestyle="--", linewidth=0.8)
+    above[0].legend(fontsize=8, loc="lower right")
+    for axes in (*above, *below):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(options.out, dpi=100)
+
+
+if __name__ == "__main__":
+    main()
