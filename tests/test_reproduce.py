@@ -92,6 +92,12 @@ def test_a_cell_changes_what_it_names() -> None:
     assert {cell.variant for cell in planned} == set(VARIANTS)
     for cell in planned:
         assert len(_different_parts(cell.config(), replace(cell, variant="").config())) == 1
+    rough = [cell for cell in plan("search") if cell.method == "crf" or cell.eps == 0.4]
+    assert {cell.task for cell in rough} == {task.name for task in TASKS}  # the other tasks have bounds of ±10 % alone
+    assert {cell.method for cell in rough} == {"crf", "crf+size"}
+    for useless in ("margin0.05", "calibrate"):  # without sizes
+        assert {cell.method for cell in planned if cell.variant == useless} == {"crf+size"}
+    assert {cell.task for cell in planned if cell.variant == "sharp-masks"} == {"ours-lv", "ours-rv", "ours-prostate"}
     both = Cell("ours-rv", "crf+size", 0.1, variant="rho0.1+lambda0.3").config()
     assert (both.admm.rho, both.crf.strength) == (0.1, 0.3)
     varied = Cell("lv", "crf+size", 0.1, variant="mu1").config()

@@ -81,7 +81,7 @@ class _Log:
         if done == 0 or now - self._last.get(title, self._begun) < (LOG_WITHIN_S if within else LOG_EVERY_S):
             return
         self._last[title] = now
-        message += f", {100 * (done % 1):.0f} % of this epoch" if within else ""
+        message += f", {int(100 * (done % 1))} % of this epoch" if within else ""
         left_s = None if total is None else pace.left_s(total)
         left = "" if not left_s else f", about {say_seconds(left_s)} left"
         print(f"{title}: {message}{left}", file=sys.stderr, flush=True)
