@@ -19,29 +19,29 @@ METHODS = {
     "size-eps10": ("size only", "#c44f96"),
     "penalty-eps10": ("penalty", "#d55e00"),
 }
-Curves = dict[str, list[list[float]]]
+Curves = dict[str, list[dict[int, float]]]
 
 
 def read_curves(path: Path, column: str) -> Curves:
-    """Return a column of all trainings, a list for each random seed, by what the name says before the seed."""
-    curves: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """Return a column of all trainings, by epoch, one for each random seed, by what the name says before the seed."""
+    curves: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             name, seed = row["training"].rsplit("-seed", 1)
             if row[column]:
-                curves[name][seed].append(float(row[column]))
+                curves[name][seed][int(row["epoch"])] = float(row[column])
     return {name: list(seeds.values()) for name, seeds in curves.items()}
 
 
 def plot(axes: Axes, curves: Curves, task: str) -> None:
-    """Draw every seed thinly, in the colour of its method, and their mean as far as all go."""
+    """Draw every seed thinly, in the colour of its method, and their mean where all have the epoch."""
     for method, (title, colour) in METHODS.items():
-        seeds = curves.get(f"{task}-{method}", [])
+        seeds = curves[f"{task}-{method}"]
         for values in seeds:
-            axes.plot(range(1, len(values) + 1), values, color=colour, linewidth=0.6, alpha=0.45)
-        if seeds:
-            means = [sum(values) / len(values) for values in zip(*seeds, strict=False)]
-            axes.plot(range(1, len(means) + 1), means, color=colour, linewidth=1.6, label=title)
+            axes.plot(list(values), list(values.values()), color=colour, linewidth=0.6, alpha=0.45)
+        epochs = sorted(set.intersection(*(set(values) for values in seeds)))
+        means = [sum(values[epoch] for values in seeds) / len(seeds) for epoch in epochs]
+        axes.plot(epochs, means, color=colour, linewidth=1.6, label=title)
 
 
 def main() -> None:
