@@ -4,8 +4,9 @@
 
 A network that has found a structure exactly, s = y, gets back a CRF proposal that is smoother, and mostly smaller: the
 minimum of the prior and ½ − s. How much of the mask is left of it shows, before any training, what the prior alone
-would make of the structure. Intensities are those of the preset's grid, on which σ depends. Printed are the mean 3D Dice of such cuts and their size relative to the mask's, of training volumes
-that have masks; multipliers, which can make up for it, are 0.
+would make of the structure. Printed are the mean 3D Dice of such cuts and their size relative to the mask's, of
+training volumes that have masks; multipliers, which can make up for it, are 0. Intensities, on which σ depends, are
+those of the preset's grid.
 """
 
 import argparse

@@ -59,6 +59,9 @@ def test_equals_one_after_the_other_and_resumes(phantoms: Path, tmp_path: Path) 
     fit_many(phantoms, runs, device="cpu", progress=lambda run, done, _: seen.update({run.name: done}))
     assert seen == {"a": 2, "b": 2}
     fit(phantoms, tmp_path / "alone", replace(TINY, seed=1), device="cpu")
+    kept = {name: {path.stem for path in tmp_path.glob(f"{name}/checkpoints/*")} for name in ("a", "alone")}
+    assert kept["alone"] - kept["a"] == {"previous"}  # many trainings would fill a disk
+    assert "latest" in kept["a"]
     whole = (tmp_path / "alone" / FINAL).read_bytes()
     assert (tmp_path / "b" / FINAL).read_bytes() == whole
     with pytest.raises(UserError, match="already in use"):

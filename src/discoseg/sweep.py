@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from discoseg.checkpoint import previous_of
 from discoseg.config import Config
 from discoseg.engines import Engine, Job, Started
 from discoseg.engines.local import LocalEngine
@@ -113,9 +114,19 @@ def _run_all(jobs: Sequence[Job], engine: Started, progress: RunProgress) -> dic
 
 
 def _take_failed(running: dict[Future[None], Job]) -> list[tuple[Job, BaseException]]:
-    """Take the jobs that have ended out of those under way; return those that failed, and their errors."""
-    ended = [(running.pop(future), future.exception()) for future in list(running) if future.done()]
-    return [(job, error) for job, error in ended if error is not None]
+    """Take the jobs that have ended out of those under way; return those that failed, and their errors.
+
+    Of those that are finished the last checkpoint stays, but not the one before: each is as large as the dataset.
+    """
+    failed = []
+    for future in [future for future in running if future.done()]:
+        job, error = running.pop(future), future.exception()
+        if error is not None:
+            failed.append((job, error))
+            continue
+        with suppress(OSError):
+            previous_of(RunFolder(job.run).latest).unlink(missing_ok=True)
+    return failed
 
 
 def _to_go_on(job: Job, at_once: int) -> Job:
