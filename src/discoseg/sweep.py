@@ -99,7 +99,7 @@ def _run_all(jobs: Sequence[Job], engine: Started, progress: RunProgress) -> dic
             with suppress(queue.Empty):
                 progress(*engine.reports.get(timeout=0.2))
             under_way, short = len(running), list[Job]()
-            for job, error in _take_failed(running):
+            for job, error in _take_ended(running):
                 if engine.share_memory and job.run in beside and is_out_of_memory(error):
                     short.append(job)
                 else:
@@ -113,7 +113,7 @@ def _run_all(jobs: Sequence[Job], engine: Started, progress: RunProgress) -> dic
     return failures
 
 
-def _take_failed(running: dict[Future[None], Job]) -> list[tuple[Job, BaseException]]:
+def _take_ended(running: dict[Future[None], Job]) -> list[tuple[Job, BaseException]]:
     """Take the jobs that have ended out of those under way; return those that failed, and their errors.
 
     Of those that are finished the last checkpoint stays, but not the one before: each is as large as the dataset.
