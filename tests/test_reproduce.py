@@ -92,11 +92,15 @@ def test_a_cell_changes_what_it_names() -> None:
     assert {cell.variant for cell in planned} == set(VARIANTS)
     for cell in planned:
         assert len(_different_parts(cell.config(), replace(cell, variant="").config())) == 1
-    rough = [cell for cell in plan("search") if cell.method == "crf" or cell.eps == 0.4]
-    assert {cell.task for cell in rough} == {task.name for task in TASKS}  # the other tasks have bounds of ±10 % alone
-    assert {cell.method for cell in rough} == {"crf", "crf+size"}
+    for eps in (0.0, 0.4, None):
+        other = [cell for cell in plan("search") if cell.eps == eps and cell.method != "full"]
+        assert {cell.task for cell in other} == {task.name for task in TASKS}  # others have bounds of ±10 % alone
+        assert {cell.method for cell in other} == {"crf" if eps is None else "crf+size"}
     for useless in ("margin0.05", "calibrate"):  # without sizes
         assert {cell.method for cell in planned if cell.variant == useless} == {"crf+size"}
+    with_masks = {cell.variant for cell in planned if cell.method == "full"}
+    assert {"clip", "zoom", "lr0.0003", "weight20"} <= with_masks
+    assert not {"lambda0.1", "sigma0.02", "mu1", "rho0", "sharp-masks", "one-round", "clip+mu1"} & with_masks
     assert {cell.task for cell in planned if cell.variant == "sharp-masks"} == {"ours-lv", "ours-rv", "ours-prostate"}
     both = Cell("ours-rv", "crf+size", 0.1, variant="rho0.1+lambda0.3").config()
     assert (both.admm.rho, both.crf.strength) == (0.1, 0.3)
@@ -341,7 +345,7 @@ def test_an_interruption_loses_no_finished_training(data: Path, tmp_path: Path) 
 
 @pytest.mark.usefixtures("_one_process")
 def test_the_search_never_sees_validation_cases(data: Path, tmp_path: Path) -> None:
-    reproduce("search", data, tmp_path, only="*-rho0.1-*", device="cpu", tasks=TINY)
+    reproduce("search", data, tmp_path, only="*-eps10-rho0.1-*", device="cpu", tasks=TINY)
     reproduce("table1", data, tmp_path, only="lv-full-*", device="cpu", tasks=TINY)
     searched, real = (
         json.loads((tmp_path / "runs" / name / "run.json").read_text(encoding="utf-8"))
@@ -352,7 +356,21 @@ def test_the_search_never_sees_validation_cases(data: Path, tmp_path: Path) -> N
     assert searched["validation"]
     assert not used & set(real["validation"])
     shown = (tmp_path / "search.md").read_text(encoding="utf-8")
-    assert all(f"| CRF + size | rho0.1, ε = {eps} % |" in shown for eps in (10, 40))
+    assert all(f"| CRF + size | rho0.1, ε = {eps} % |" in shown for eps in (0, 10, 40))
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_search_compares_intensities(data: Path, tmp_path: Path) -> None:
+    """Volumes that came onto the grid in another way are the same cases; those of another split are not."""
+    reproduce("search", data, tmp_path, only="*-full-*", variants=["clip"], device="cpu", tasks=TINY)
+    shown = (tmp_path / "search.md").read_text(encoding="utf-8")
+    assert "| full supervision | clip | – | 0" in shown
+    path = tmp_path / "results" / "search-lv-full-clip-seed0.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["cases"]["validation"].append("another")
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(UserError, match=r"search-lv-full-\S+ and search-lv-full-\S+ were trained or scored"):
+        reproduce("search", data, tmp_path, only="*-full-*", variants=["clip"], device="cpu", tasks=TINY)
 
 
 @pytest.mark.usefixtures("_one_process")

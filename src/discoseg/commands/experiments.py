@@ -46,8 +46,8 @@ class Reproduce(Cluster, Voice):
     what: Positional[What]
     """A table or figure of the paper, its tasks with the default preset (ours), three structures from scribbles by the
     split (scribbles) or in five parts by patient (folds), ablations, or the search for what the paper leaves open;
-    these two are about CRF + size, of the paper's tasks also with rough bounds and without (CRF only), and have full
-    supervision beside them."""
+    these two are about CRF + size, of the paper's tasks also with exact bounds, rough ones and none (CRF only), and
+    have full supervision beside them."""
     data: Path
     """Folder with the datasets acdc and promise12 (either may be missing) and, optionally, splits.json."""
     out: Path

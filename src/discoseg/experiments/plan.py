@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from discoseg.config import Config, Method, RoundsConfig
+from discoseg.config import AdmmConfig, Config, CrfConfig, Method, RoundsConfig
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 from discoseg.plain import flatten, from_dict
@@ -51,6 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rho0": {"admm": {"rho": 0.0}},
     "rho0.1": {"admm": {"rho": 0.1}},
     "rho0.3": {"admm": {"rho": 0.3}},
+    "clip": {"grid": {"clip_percent": (0.5, 99.5)}},
     "calibrate": {"crf": {"calibrate": True}},
     "entropy": {"admm": {"coupling": "entropy"}},
     "margin0.05": {"admm": {"margin": 0.05}},
@@ -291,16 +292,19 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             compared: tuple[Method, ...] = ("crf+size", "full", "partial")
             return [Cell(name, m, _eps(m, 0.1), fold=fold) for fold in range(FOLDS) for m in compared]
         case "ablations" | "search":
-            # One setting is to serve all of the first table, where sizes are known well, roughly, or not at all.
-            plain = [Cell(name, "crf+size", 0.1), *([] if own else [Cell(name, "crf+size", 0.4), Cell(name, "crf")])]
+            # One setting is to serve all of the first table, where sizes are known exactly, roughly, or not at all.
+            plain = [Cell(name, "full"), *(Cell(name, "crf+size", eps) for eps in ((0.1,) if own else (0.1, 0.0, 0.4)))]
+            plain += [] if own else [Cell(name, "crf")]
             varied = [replace(cell, variant=v) for cell in plain for v in variants if _is_possible(v, task)]
             changed = [cell for cell in varied if _in_use(cell, task) != _in_use(replace(cell, variant=""), task)]
-            return [replace(cell, tuning=what == "search") for cell in (Cell(name, "full"), *plain, *changed)]
+            return [replace(cell, tuning=what == "search") for cell in (*plain, *changed)]
 
 
 def _in_use(cell: Cell, task: Task) -> Config:
     """Return a training's configuration without settings that make no difference to it."""
     config = cell.config([task])
+    if config.method == "full":
+        return replace(config, admm=AdmmConfig(), crf=CrfConfig(), rounds=RoundsConfig())
     if not config.uses_size:
         config = replace(config, admm=replace(config.admm, margin=0.0), crf=replace(config.crf, calibrate=False))
     return config if config.rounds.first else replace(config, rounds=RoundsConfig())

@@ -134,14 +134,18 @@ def _is_sound(result: Result) -> bool:
 
 def require_same_cases(results: Iterable[Result]) -> None:
     """Refuse to put results side by side that were trained or scored on different cases."""
-    first: dict[tuple[str, bool, int | None], Result] = {}
+    first: dict[str, Result] = {}
     for result in results:
-        other = first.setdefault((result.cell.task, result.cell.tuning, result.cell.fold), result)
-        if result.cases != other.cases:
-            raise UserError(
-                f"{result.cell.name} and {other.cell.name} were trained or scored on different cases (another split, "
-                "or other files), so they cannot stand in one table; keep their results in different folders"
-            )
+        trained = (result.cell.task, result.cell.tuning, result.cell.fold)
+        for part in ("training", "validation", "checksum"):
+            # The checksum is of what came onto the network's grid, which a variant may change.
+            key = repr((part, trained, result.config.get("grid") if part == "checksum" else None))
+            other = first.setdefault(key, result)
+            if result.cases.get(part) != other.cases.get(part):
+                raise UserError(
+                    f"{result.cell.name} and {other.cell.name} were trained or scored on different cases (another "
+                    "split, or other files), so they cannot stand in one table; keep their results in different folders"
+                )
 
 
 def is_beginning(result: Result, config: Config) -> bool:
