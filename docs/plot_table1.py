@@ -1,6 +1,8 @@
-"""Plot the ventricles of the first table by epoch, ε = 10 %, every random seed: Dice and size, from our result tables.
+"""Plot the first table by epoch, ε = 10 %, every random seed: Dice and size, from our result tables.
 
-python docs/plot_table1.py docs/results/table1-seeds.csv --out docs/table1-curves.png
+    python docs/plot_table1.py docs/results/table1-ramp.csv --out docs/table1-ramp.png
+
+Tasks and methods that a table has no training of are left out.
 """
 
 import argparse
@@ -11,7 +13,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-TASKS = {"lv": "ACDC LV", "rv": "ACDC RV"}
+TASKS = {"lv": "ACDC LV", "rv": "ACDC RV", "prostate": "PROMISE12"}
 METHODS = {
     "full": ("full supervision", "#b8860b"),
     "crf+size-eps10": ("CRF + size", "#0173b2"),
@@ -36,7 +38,9 @@ def read_curves(path: Path, column: str) -> Curves:
 def plot(axes: Axes, curves: Curves, task: str) -> None:
     """Draw every seed thinly, in the colour of its method, and their mean where all have the epoch."""
     for method, (title, colour) in METHODS.items():
-        seeds = curves[f"{task}-{method}"]
+        seeds = curves.get(f"{task}-{method}", [])
+        if not seeds:
+            continue
         for values in seeds:
             axes.plot(list(values), list(values.values()), color=colour, linewidth=0.6, alpha=0.45)
         epochs = sorted(set.intersection(*(set(values) for values in seeds)))
@@ -50,13 +54,14 @@ def main() -> None:
     parser.add_argument("table", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    figure = Figure(figsize=(10, 6.4), layout="constrained")
-    above, below = figure.subplots(2, 2)
     dice, ratio = (read_curves(options.table, column) for column in ("val_dice", "train_size_ratio"))
-    for axes, (task, title) in zip(above, TASKS.items(), strict=True):
+    tasks = [task for task in TASKS if any(name.startswith(f"{task}-") for name in dice)]
+    figure = Figure(figsize=(4.4 * len(tasks) + 1, 6.4), layout="constrained")
+    above, below = figure.subplots(2, len(tasks), squeeze=False)
+    for axes, task in zip(above, tasks, strict=True):
         plot(axes, dice, task)
-        axes.set(title=title, ylabel="3D Dice, validation", ylim=(0.3, 1))
-    for axes, task in zip(below, TASKS, strict=True):
+        axes.set(title=TASKS[task], ylabel="3D Dice, validation", ylim=(0.3, 1))
+    for axes, task in zip(below, tasks, strict=True):
         plot(axes, ratio, task)
         axes.set(xlabel="epoch", ylabel="predicted / true size, training", ylim=(0.4, 2))
         for bound in (0.9, 1.1):

@@ -14,6 +14,7 @@ from discoseg.errors import UserError
 Method = Literal["full", "partial", "penalty", "size", "crf", "crf+size"]
 PriorName = Literal["crf", "size"]
 Coupling = Literal["square", "entropy"]
+Schedule = Literal["constant", "ramp", "balance"]
 Axis = Literal["x", "y", "z"]
 
 
@@ -163,7 +164,7 @@ class AdmmConfig:
     upper bound must exceed ½ by soft_bounds/μ̃. One structure only; seeds must still fit the bounds."""
     honour_seeds: bool = True
     """Whether proposals obey the annotated voxels exactly."""
-    schedule: Literal["constant", "ramp", "balance"] = "constant"
+    schedule: Schedule = "constant"
     """μ over time: constant, a linear ramp, or residual balancing (Boyd et al. 2011, §3.4.1) within 1/16 to 16 μ."""
     ramp_epochs: int = 20
     """Epochs that the ramp takes to reach μ."""
