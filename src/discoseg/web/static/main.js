@@ -18,6 +18,8 @@ class Page {
   constructor(dataset) {
     this.names = dataset.structures.map((structure) => structure.name);
     this.predicted = null;
+    this.passing = "";
+    this.standing = "";
     this.viewer = new Viewer($("picture"), this.names.length);
     this.viewer.onDraw = () => this.showPosition();
     this.annotator = new Annotator(this.viewer, dataset.structures, {
@@ -314,16 +316,22 @@ class Page {
     $("save").className = status;
     $("save").textContent = { saved: "Saved", saving: "Saving…", offline: "Offline" }[status];
     $("save").title = message;
-    if (status === "offline") this.notice(message, { stay: true });
-    else if (this.noticeStays) this.notice("");
+    this.standing = status === "offline" ? message : "";
+    this.showNotices();
   }
 
-  notice(message, { stay = false } = {}) {
+  /** Tell something for a while, beside what stays true until the server answers again. */
+  notice(message) {
     clearTimeout(this.noticeTimer);
-    this.noticeStays = stay;
-    $("notice").textContent = message;
-    $("notice").hidden = !message;
-    if (message && !stay) this.noticeTimer = setTimeout(() => this.notice(""), 12000);
+    this.passing = message;
+    this.showNotices();
+    if (message) this.noticeTimer = setTimeout(() => this.notice(""), 12000);
+  }
+
+  showNotices() {
+    const lines = [this.passing, this.standing].filter(Boolean);
+    $("notice").textContent = lines.join("\n");
+    $("notice").hidden = !lines.length;
   }
 
   /** For tests and scripts: what the page shows, in plain data. */
