@@ -85,7 +85,8 @@ def test_tables_share_trainings() -> None:
 def test_a_cell_changes_what_it_names() -> None:
     config = Cell("lv", "crf+size", 0.1, mu=0.01, variant="rho0.1", seed=3).config(length=Length(epochs=50))
     assert (config.admm.mu_crf, config.admm.mu_size, config.admm.rho, config.seed) == (0.01, 0.01, 0.1, 3)
-    assert (config.epochs, config.optimiser.lr_every) == (50, 10)
+    assert (config.epochs, config.optimiser.lr_every, config.admm.ramp_epochs) == (50, 10, 4)
+    assert Cell("prostate", "full").config(length=Length(epochs=50)).admm.ramp_epochs == 20  # which has no ramp
     stopped = Cell("lv", "full").config(length=Length(until=60))  # in the middle of its schedule
     assert stopped == replace(Cell("lv", "full").config(), epochs=60)
     assert Cell("lv", "full").config(length=Length(epochs=50, until=60)).epochs == 50

@@ -61,8 +61,8 @@ class Reproduce(Cluster, Voice):
     jobs: int | None = None
     """Trainings at a time; by default one for each core, or two on a GPU."""
     epochs: int | None = None
-    """Train shorter or longer than the paper's 250 epochs, or a preset's; the learning rate's decay, a warm-up and the
-    first of two rounds are scaled along."""
+    """Train shorter or longer than the paper's 250 epochs, or a preset's; the learning rate's decay, a warm-up, μ's
+    ramp and the first of two rounds are scaled along."""
     until: int | None = None
     """Stop trainings after so many epochs of their schedule; the best epoch is then one of the whole training, too."""
     device: Device = "auto"

@@ -161,7 +161,7 @@ ALL_TASKS = (*TASKS, *OURS, *SCRIBBLES)
 class Length:
     """How long trainings are, where not as long as their task's.
 
-    ``epochs`` is another schedule: the learning rate's decay, the warm-up and the first round are scaled along.
+    ``epochs`` is another schedule: the learning rate's decay, the warm-up, μ's ramp and the first round scale along.
     ``until`` is where a training stops in its schedule, so that its best epoch is one which the whole training has too.
     """
 
@@ -180,12 +180,14 @@ class Length:
             share, most = self.epochs / config.epochs, self.epochs - 1
             rounds = max(1, round(config.rounds.first * share)) if config.rounds.first else 0
             most = min(most, rounds - 1) if rounds else most
-            warm_up = min(most, max(1, round(config.admm.warm_up * share))) if config.admm.warm_up else 0
+            admm = config.admm
+            warm_up = min(most, max(1, round(admm.warm_up * share))) if admm.warm_up else 0
+            ramp = max(1, round(admm.ramp_epochs * share)) if admm.schedule == "ramp" else admm.ramp_epochs
             config = replace(
                 config,
                 epochs=self.epochs,
                 optimiser=replace(config.optimiser, lr_every=every),
-                admm=replace(config.admm, warm_up=warm_up),
+                admm=replace(admm, warm_up=warm_up, ramp_epochs=ramp),
                 rounds=replace(config.rounds, first=rounds),
             )
         if self.until is None or self.until >= config.epochs:
