@@ -22,10 +22,12 @@ from discoseg.data.volume import read_label_map, write_volume
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 from discoseg.experiments.pictures import compare_methods
-from discoseg.experiments.plan import ALL_TASKS, TASKS, VARIANTS, Cell, Length, Task, What, plan
+from discoseg.experiments.plan import Cell, Length, What, plan
 from discoseg.experiments.reproduce import Reproduction, reproduce
 from discoseg.experiments.results import keep_result, read_results
 from discoseg.experiments.tables import collect_rows, write_csv, write_markdown
+from discoseg.experiments.tasks import ALL_TASKS, TASKS, Task
+from discoseg.experiments.variants import VARIANTS
 from discoseg.plain import flatten, to_dict
 from discoseg.presets import PRESETS
 from discoseg.workflow import fit

@@ -8,7 +8,8 @@ from discoseg.data.files import make_folder_whole, write_atomically
 from discoseg.data.layouts import Case, Dataset, find_dataset
 from discoseg.data.splits import split_cases
 from discoseg.errors import UserError
-from discoseg.experiments.plan import FOLDS, Cell, Task
+from discoseg.experiments.plan import FOLDS, Cell
+from discoseg.experiments.tasks import Task
 from discoseg.weak.examples import chosen_label
 from discoseg.weak.seeds import make_seeds
 

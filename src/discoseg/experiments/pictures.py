@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from discoseg.config import Method
 from discoseg.data.layouts import find_dataset
 from discoseg.data.prepare import prepare_cases
-from discoseg.experiments.plan import Task
+from discoseg.experiments.tasks import Task
 from discoseg.predict import load_model
 from discoseg.prediction_pass import predict_slices
 from discoseg.report.runs import Slice, read_rows

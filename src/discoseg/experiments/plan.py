@@ -5,13 +5,13 @@ A training is a :class:`Cell`; its name says what it is, and names its run folde
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from discoseg.config import AdmmConfig, Config, CrfConfig, Method, RoundsConfig, Schedule
+from discoseg.config import AdmmConfig, Config, CrfConfig, Method, RoundsConfig
 from discoseg.errors import UserError
 from discoseg.experiments import paper
-from discoseg.plain import flatten, from_dict
-from discoseg.presets import PRESETS
+from discoseg.experiments.tasks import ALL_TASKS, OURS, Task
+from discoseg.experiments.variants import VARIANTS, canonical, vary
 
 What = Literal[
     "table1",
@@ -30,131 +30,7 @@ What = Literal[
 _COMPARED: tuple[Method, ...] = ("crf+size", "size", "crf", "penalty")
 _HEADLINE = {("full", None), ("crf", None), *((m, eps) for m in ("crf+size", "size", "penalty") for eps in (0.0, 0.1))}
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "lambda0.1": {"crf": {"strength": 0.1}},
-    "lambda0.3": {"crf": {"strength": 0.3}},
-    "lambda1": {"crf": {"strength": 1.0}},
-    "lambda3": {"crf": {"strength": 3.0}},
-    "lambda10": {"crf": {"strength": 10.0}},
-    "lambda100": {"crf": {"strength": 100.0}},
-    "lambda1000": {"crf": {"strength": 1000.0}},
-    "sigma0.0007": {"crf": {"sigma": 0.0007}},
-    "sigma0.0022": {"crf": {"sigma": 0.0022}},
-    "sigma0.0071": {"crf": {"sigma": 0.0071}},
-    "sigma0.02": {"crf": {"sigma": 0.02}},
-    "sigma0.05": {"crf": {"sigma": 0.05}},
-    "sigma0.1": {"crf": {"sigma": 0.1}},
-    "neighbours6": {"crf": {"neighbours": 6}},
-    "neighbours8": {"crf": {"neighbours": 8}},
-    "mu1": {"admm": {"mu_crf": 1.0, "mu_size": 1.0}},
-    "mu10": {"admm": {"mu_crf": 10.0, "mu_size": 10.0}},
-    "rho0": {"admm": {"rho": 0.0}},
-    "rho0.1": {"admm": {"rho": 0.1}},
-    "rho0.3": {"admm": {"rho": 0.3}},
-    "whole-range": {"grid": {"clip_percent": (0.0, 100.0)}},
-    "calibrate": {"crf": {"calibrate": True}},
-    "entropy": {"admm": {"coupling": "entropy"}},
-    "margin0.05": {"admm": {"margin": 0.05}},
-    "lr0.0003": {"optimiser": {"lr": 3e-4}},
-    "steady": {"optimiser": {"lr_factor": 1.0}},
-    "once": {"optimiser": {"lr_every": 50}},
-    "weight20": {"foreground_weight": 20.0},
-    "one-round": {"rounds": {"first": 0}},
-    "sharp-masks": {"rounds": {"strength": 1.0, "sigma": 0.03}},
-    "slice-masks": {"rounds": {"strength": 8.0, "sigma": 0.02, "neighbours": 8}},
-    "fine-slice-masks": {"rounds": {"strength": 8.0, "sigma": 0.01, "neighbours": 8}},
-    "deep5": {"network": {"depth": 5}},
-    "shallow": {"network": {"depth": 3}},
-    "mild": {"augment": {"rotate_deg": 15.0, "crop_min": 0.85, "crop_max": 1.0}},
-    "zoom": {"augment": {"rotate_deg": 30.0, "crop_min": 0.7, "crop_max": 1.6}},
-    "turn": {"augment": {"rotate_deg": 180.0, "flip": True}},
-    "free-seeds": {"admm": {"honour_seeds": False}},
-    "constant": {"admm": {"schedule": "constant"}},
-    "ramp": {"admm": {"schedule": "ramp"}},
-    "warm0": {"admm": {"warm_up": 0}},
-    "warm1": {"admm": {"warm_up": 1}},
-    "warm10": {"admm": {"warm_up": 10}},
-    "balance": {"admm": {"schedule": "balance"}},
-}
-"""Settings that differ from a task's own in one point, by name; ``a+b`` stands for both."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A structure to segment: the folder of its dataset, and the configuration that its trainings vary.
-
-    ``mu`` is μ̂ = μ̃ of each method where the table does not vary it and it is not the configuration's. ``seeds`` is the
-    folder of its annotations beside the dataset, where they are not made from clicks.
-    """
-
-    name: str
-    title: str
-    dataset: str
-    config: Config
-    mu: dict[Method, float]
-    seeds: str | None = None
-
-
-_MU: dict[Method, float] = {"crf": 1.0, "size": 1.0, "crf+size": 10.0}  # the best of the paper's second table
-
-
-def _as_in_paper(preset: str, *, strength: float, sigma: float, schedule: Schedule = "constant") -> Config:
-    """Return a preset of the paper with what was better than its own choice, or ours, on training patients set aside.
-
-    That is λ, σ and how μ begins, where the paper's own were not the best; and intensities without the outermost half
-    percent, because one bright spot decides how dark all else of a volume is (docs/results.md has the search). Networks
-    are in bfloat16, which is faster; with full masks they score alike (docs/performance.md).
-    """
-    config = PRESETS[preset]
-    return replace(
-        config,
-        grid=replace(config.grid, clip_percent=(0.5, 99.5)),
-        network=replace(config.network, precision="bfloat16"),
-        crf=replace(config.crf, strength=strength, sigma=sigma),
-        admm=replace(config.admm, schedule=schedule),
-    )
-
-
-TASKS = (
-    Task("lv", "ACDC LV", "acdc", _as_in_paper("paper-acdc-lv", strength=100, sigma=0.0022, schedule="ramp"), _MU),
-    Task(
-        "rv",
-        "ACDC RV",
-        "acdc",
-        _as_in_paper("paper-acdc-rv", strength=100, sigma=0.0022, schedule="ramp"),
-        {**_MU, "size": 0.1},
-    ),
-    Task(
-        "prostate",
-        "PROMISE12",
-        "promise12",
-        _as_in_paper("paper-promise12", strength=1, sigma=0.05),
-        {**_MU, "crf+size": 1.0},
-    ),
-)
-
-OURS = (
-    Task("ours-lv", "LV, default preset", "acdc", replace(PRESETS["default"], label="LV"), {}),
-    Task("ours-rv", "RV, default preset", "acdc", replace(PRESETS["default"], label="RV"), {}),
-    Task("ours-prostate", "PROMISE12, default preset", "promise12", replace(PRESETS["default"], label="prostate"), {}),
-)
-"""The same structures with the settings that we recommend."""
-
-SCRIBBLES = (
-    Task(
-        "scribbles",
-        "ACDC, expert scribbles",
-        "acdc",
-        replace(PRESETS["scribbles"], label="RV,MYO,LV"),
-        {},
-        seeds="acdc_scribbles",
-    ),
-)
-"""Three structures at once, from an expert's scribbles."""
-
 FOLDS = 5  # of a cross-validation by patient
-
-ALL_TASKS = (*TASKS, *OURS, *SCRIBBLES)
 
 
 @dataclass(frozen=True)
@@ -241,7 +117,7 @@ class Cell:
         mu = task.mu.get(self.method) if self.mu is None else self.mu
         if mu is not None:
             config = replace(config, admm=replace(config.admm, mu_crf=mu, mu_size=mu))
-        config = _vary(config, self.variant)
+        config = vary(config, self.variant)
         config = config if length is None else length.of(config)
         return replace(config, method=self.method, size_eps=self.eps, seed=self.seed)
 
@@ -253,36 +129,11 @@ def plan(what: What, *, seeds: int = 1, variants: Sequence[str] = (), tasks: Seq
     """
     if variants and what not in ("ablations", "search"):
         raise UserError(f"--variants: {what} has none, only ablations and search do")
-    names = list(dict.fromkeys(_canonical(variant) for variant in variants)) or list(VARIANTS)
+    names = list(dict.fromkeys(canonical(variant) for variant in variants)) or list(VARIANTS)
     cells = [cell for task in tasks for cell in _plan_task(what, task, names)]
     if what == "table1":
         cells.sort(key=lambda cell: (cell.method, cell.eps) not in _HEADLINE)  # a stable sort
     return [replace(cell, seed=seed) for seed in range(seeds) for cell in cells]
-
-
-def is_variant(name: str) -> bool:
-    """Say whether settings have this name: one of :data:`VARIANTS`, or several joined by ``+``."""
-    return all(part in VARIANTS for part in name.split("+"))
-
-
-def _canonical(variant: str) -> str:
-    """Return the one name of a variant, whatever the order of its parts; refuse what has none."""
-    parts = variant.split("+")
-    if not is_variant(variant):
-        raise UserError(f"--variants {variant}: known are {', '.join(VARIANTS)}, and several joined by +")
-    keys = [key for part in parts for key in flatten(VARIANTS[part])]
-    if len(keys) != len(set(keys)):
-        raise UserError(f"--variants {variant}: two of its parts set the same")
-    return "+".join(part for part in VARIANTS if part in parts)
-
-
-def _vary(config: Config, variant: str) -> Config:
-    """Return a configuration with the settings of a variant, or of several joined by ``+``."""
-    for name in _canonical(variant).split("+") if variant else ():
-        config = from_dict(VARIANTS[name], base=config, where=name)
-    if config.network.name == "enet":  # whose depth is fixed
-        config = replace(config, network=replace(config.network, depth=0))
-    return config
 
 
 def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
@@ -334,7 +185,7 @@ def _in_use(cell: Cell, task: Task) -> Config:
 def _is_possible(variant: str, task: Task) -> bool:
     """Say whether a task can have these settings; a warm-up, for one, must leave some of its epochs."""
     try:
-        _vary(task.config, variant)
+        vary(task.config, variant)
     except UserError:
         return False
     return True

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from discoseg.config import Method
 from discoseg.data.files import write_atomically
 from discoseg.experiments.pictures import Shown
-from discoseg.experiments.plan import Task
 from discoseg.experiments.results import Result
 from discoseg.experiments.tables import METHOD_TITLES
+from discoseg.experiments.tasks import Task
 from discoseg.report.figures import COLOURS
 from discoseg.report.runs import Run, Slice
 

@@ -21,7 +21,7 @@ from discoseg.errors import UserError
 from discoseg.experiments import tables
 from discoseg.experiments.patients import choose_patients
 from discoseg.experiments.pictures import Shown, compare_methods
-from discoseg.experiments.plan import ALL_TASKS, Cell, Length, Task, What, is_variant, plan
+from discoseg.experiments.plan import Cell, Length, What, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
 from discoseg.experiments.results import (
     Result,
@@ -31,6 +31,8 @@ from discoseg.experiments.results import (
     require_same_cases,
     require_same_settings,
 )
+from discoseg.experiments.tasks import ALL_TASKS, Task
+from discoseg.experiments.variants import is_variant
 from discoseg.finished import is_finished
 from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder

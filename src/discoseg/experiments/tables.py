@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple
 
 from discoseg.config import Method
 from discoseg.experiments import paper
-from discoseg.experiments.plan import Cell, Task
+from discoseg.experiments.plan import Cell
 from discoseg.experiments.results import STRUCTURE_DICE, Result
+from discoseg.experiments.tasks import Task
 
 By = Literal["eps", "mu", "variant"]
 """What the lines of a table are about, beside the method."""
