@@ -258,7 +258,7 @@ def test_two_tabs_do_not_overwrite_each_other(context: BrowserContext, server: S
         click(page, [4, row, voxel[2]])
         wait_for(page, "s.unsaved === 0 && s.counts[1] > 0")
     expect(deaf.get_by_role("alert")).to_contain_text("Another window changed this case")
-    expect(deaf.get_by_role("alert")).to_contain_text("The server does not answer")  # one hides not the other
+    expect(deaf.get_by_role("alert")).to_contain_text("The server does not answer")  # neither hides the other
     both = server.label(case)
     assert both[4, 4, voxel[2]] == both[4, 40, voxel[2]] == LABELS["RV"]
     deaf.keyboard.press("z")

@@ -70,7 +70,7 @@ def reproduce(
 
     ``only`` is a pattern of the names of trainings to make, ``variants`` are those of ablations or a search; all
     results that are there are shown. ``seeds`` is the number of random seeds, ``epochs`` another length for all
-    trainings (the learning rate's decay is scaled along), ``until`` the epoch after which they stop in their schedules.
+    trainings (:class:`Length` says what is scaled along), ``until`` the epoch after which they stop in their schedules.
     ``engine``, by default this machine's ``device``, has its own number of ``jobs``. ``finished`` is called with each
     new result. A training that fails stops no other; in the end all failures are
     raised together.

@@ -133,13 +133,16 @@ def _is_sound(result: Result) -> bool:
 
 
 def require_same_cases(results: Iterable[Result]) -> None:
-    """Refuse to put results side by side that were trained or scored on different cases."""
+    """Refuse to put results side by side that were trained or scored on different cases.
+
+    Cases are told apart by their names and, among trainings on the same grid, by the checksums of what came onto it.
+    """
     first: dict[str, Result] = {}
     for result in results:
         trained = (result.cell.task, result.cell.tuning, result.cell.fold)
         for part in ("training", "validation", "checksum"):
-            # The checksum is of what came onto the network's grid, which a variant may change.
-            key = repr((part, trained, result.config.get("grid") if part == "checksum" else None))
+            grid = from_record(result.config, where=result.cell.name).grid if part == "checksum" else None
+            key = repr((part, trained, grid))
             other = first.setdefault(key, result)
             if result.cases.get(part) != other.cases.get(part):
                 raise UserError(

@@ -25,12 +25,13 @@ class Task:
 _MU: dict[Method, float] = {"crf": 1.0, "size": 1.0, "crf+size": 10.0}  # the best of the paper's second table
 
 
-def _as_in_paper(preset: str, *, strength: float, sigma: float, schedule: Schedule = "constant") -> Config:
-    """Return a preset of the paper with what was better than its own choice, or ours, on training patients set aside.
+def _from_paper(preset: str, *, strength: float, sigma: float, schedule: Schedule = "constant") -> Config:
+    """Return a preset of the paper with the settings that a search on training patients set aside led to.
 
-    That is λ, σ and how μ begins, where the paper's own were not the best; and intensities without the outermost half
-    percent, because one bright spot decides how dark all else of a volume is (docs/results.md has the search). Networks
-    are in bfloat16, which is faster; with full masks they score alike (docs/performance.md).
+    Those are λ and σ, where the paper's own were not the best; a μ that rises, which the left ventricle gained by and
+    the right is given, too; and intensities without the outermost half percent, because one bright spot decides how
+    dark all else of a volume is (docs/results.md). Networks are in bfloat16, which is faster; with full masks they
+    score alike (docs/performance.md).
     """
     config = PRESETS[preset]
     return replace(
@@ -43,19 +44,19 @@ def _as_in_paper(preset: str, *, strength: float, sigma: float, schedule: Schedu
 
 
 TASKS = (
-    Task("lv", "ACDC LV", "acdc", _as_in_paper("paper-acdc-lv", strength=100.0, sigma=0.0022, schedule="ramp"), _MU),
+    Task("lv", "ACDC LV", "acdc", _from_paper("paper-acdc-lv", strength=100.0, sigma=0.0022, schedule="ramp"), _MU),
     Task(
         "rv",
         "ACDC RV",
         "acdc",
-        _as_in_paper("paper-acdc-rv", strength=100.0, sigma=0.0022, schedule="ramp"),
+        _from_paper("paper-acdc-rv", strength=100.0, sigma=0.0022, schedule="ramp"),
         {**_MU, "size": 0.1},
     ),
     Task(
         "prostate",
         "PROMISE12",
         "promise12",
-        _as_in_paper("paper-promise12", strength=1.0, sigma=0.05),
+        _from_paper("paper-promise12", strength=1.0, sigma=0.05),
         {**_MU, "crf+size": 1.0},
     ),
 )
