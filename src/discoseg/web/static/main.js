@@ -94,7 +94,7 @@ class Page {
     this.showStatus("saved", "Saved");
     api.listen({
       onEvent: (event) => this.hear(event),
-      onOpen: () => this.catchUp().catch((error) => this.tell(error)),
+      onOpen: () => this.catchUp().catch((error) => this.notice(error.message)),
       onLost: () => this.lose(),
     });
     const wanted = decodeURIComponent(location.hash.slice(1));
@@ -130,7 +130,7 @@ class Page {
     if (event.training) this.training.show(event.training);
     if (!event.case) return;
     this.cases.update(event.case, event.state);
-    this.annotator.noticeChange(event.case, event.revision).catch((error) => this.tell(error));
+    this.annotator.noticeChange(event.case, event.revision).catch((error) => this.notice(error.message));
   }
 
   async open(name) {
@@ -318,11 +318,6 @@ class Page {
     $("save").title = message;
     this.standing = status === "offline" ? message : "";
     this.showNotices();
-  }
-
-  /** Tell what went wrong; that the server does not answer is told by the status, for as long as it is so. */
-  tell(error) {
-    if (!(error instanceof api.Offline)) this.notice(error.message);
   }
 
   /** Tell something for a while, beside what stays true until the server answers again. */
