@@ -225,6 +225,22 @@ def test_results_of_an_older_version_still_count(data: Path, made: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("_one_process")
+def test_results_outlive_settings_that_do_not_concern_them(data: Path, tmp_path: Path) -> None:
+    """Full supervision knows no λ, nor do sizes; both know the grid."""
+    for only in ("lv-full-*", "lv-size-eps10-*"):
+        reproduce("table1", data, tmp_path, only=only, device="cpu", tasks=TINY)
+    (task,) = TINY
+    stronger = replace(task, config=replace(task.config, crf=replace(task.config.crf, strength=7.0)))
+    reproduce("table1", data, tmp_path, only="lv-full-*", device="cpu", tasks=[stronger])
+    damped = replace(task, config=replace(task.config, admm=replace(task.config.admm, rho=0.5)))
+    with pytest.raises(UserError, match=r"lv-size-eps10-seed0.json: was made with another admm.rho"):
+        reproduce("table1", data, tmp_path, only="lv-full-*", device="cpu", tasks=[damped])
+    clipped = replace(task, config=replace(task.config, grid=replace(task.config.grid, clip_percent=(1.0, 99.0))))
+    with pytest.raises(UserError, match=r"lv-full-seed0.json: was made with another grid.clip_percent"):
+        reproduce("table1", data, tmp_path, only="lv-full-*", device="cpu", tasks=[clipped])
+
+
+@pytest.mark.usefixtures("_one_process")
 def test_results_of_different_splits_are_not_mixed(data: Path, tmp_path: Path) -> None:
     folder, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(data, folder)

@@ -168,18 +168,18 @@ def _plan_task(what: What, task: Task, variants: Sequence[str]) -> list[Cell]:
             plain = [Cell(name, "full"), *(Cell(name, "crf+size", eps) for eps in ((0.1,) if own else (0.1, 0.0, 0.4)))]
             plain += [] if own else [Cell(name, "crf")]
             varied = [replace(cell, variant=v) for cell in plain for v in variants if _is_possible(v, task)]
-            changed = [cell for cell in varied if _in_use(cell, task) != _in_use(replace(cell, variant=""), task)]
+            own_settings = {cell: in_use(cell.config([task])) for cell in plain}
+            changed = [c for c in varied if in_use(c.config([task])) != own_settings[replace(c, variant="")]]
             return [replace(cell, tuning=what == "search") for cell in (*plain, *changed)]
 
 
-def _in_use(cell: Cell, task: Task) -> Config:
-    """Return a training's configuration without settings that make no difference to it."""
-    config = cell.config([task])
-    if config.method == "full":
-        return replace(config, admm=AdmmConfig(), crf=CrfConfig(), rounds=RoundsConfig())
+def in_use(config: Config) -> Config:
+    """Return a configuration without settings that make no difference to its method."""
+    admm = config.admm if config.priors else AdmmConfig()
+    crf = config.crf if config.uses_crf else CrfConfig()
     if not config.uses_size:
-        config = replace(config, admm=replace(config.admm, margin=0.0), crf=replace(config.crf, calibrate=False))
-    return config if config.rounds.first else replace(config, rounds=RoundsConfig())
+        admm, crf = replace(admm, margin=0.0), replace(crf, calibrate=False)
+    return replace(config, admm=admm, crf=crf, rounds=config.rounds if config.has_second_round else RoundsConfig())
 
 
 def _is_possible(variant: str, task: Task) -> bool:

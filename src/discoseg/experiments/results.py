@@ -16,7 +16,7 @@ from discoseg.checkpoint_header import load_meta
 from discoseg.config import Config
 from discoseg.data.files import write_atomically
 from discoseg.errors import UserError
-from discoseg.experiments.plan import Cell
+from discoseg.experiments.plan import Cell, in_use
 from discoseg.finished import is_finished
 from discoseg.plain import flatten, to_dict
 from discoseg.presets import from_record, load_run_config
@@ -158,9 +158,9 @@ def is_beginning(result: Result, config: Config) -> bool:
 
 
 def require_same_settings(result: Result, config: Config, path: Path) -> None:
-    """Refuse a result that another configuration made."""
+    """Refuse a result that another configuration made; what makes no difference to its method may differ."""
     made = from_record(result.config, where=str(path))
-    old, new = flatten(to_dict(made)), flatten(to_dict(config))
+    old, new = flatten(to_dict(in_use(made))), flatten(to_dict(in_use(config)))
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             raise UserError(
