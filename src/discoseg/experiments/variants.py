@@ -40,6 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sharp-masks": {"rounds": {"strength": 1.0, "sigma": 0.03}},
     "slice-masks": {"rounds": {"strength": 8.0, "sigma": 0.02, "neighbours": 8}},
     "fine-slice-masks": {"rounds": {"strength": 8.0, "sigma": 0.01, "neighbours": 8}},
+    "width32": {"network": {"width": 32}},
     "deep5": {"network": {"depth": 5}},
     "shallow": {"network": {"depth": 3}},
     "mild": {"augment": {"rotate_deg": 15.0, "crop_min": 0.85, "crop_max": 1.0}},
