@@ -11,6 +11,7 @@ from discoseg.augment import (
     sample_intensities,
     sample_transforms,
 )
+from discoseg.config import AugmentConfig
 
 H, W = 30, 44
 
@@ -20,7 +21,11 @@ def generator(seed: int = 0) -> Generator:
 
 
 def draw(
-    batch: int = 64, *, rotate_deg: float = 0.0, crop: tuple[float, float] = (1.0, 1.0), flip: bool = False
+    batch: int = 64,
+    *,
+    rotate_deg: float = 0.0,
+    crop: tuple[float, float] = (1.0, 1.0),
+    flip: tuple[bool, bool] = (False, False),
 ) -> Tensor:
     theta = sample_transforms(batch, generator(), rotate_deg=rotate_deg, crop=crop, flip=flip)
     assert theta is not None
@@ -48,7 +53,7 @@ def move(theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def test_zero_strength_returns_the_very_inputs() -> None:
-    theta = sample_transforms(3, generator(), rotate_deg=0, crop=(1, 1), flip=False)
+    theta = sample_transforms(3, generator(), rotate_deg=0, crop=(1, 1), flip=(False, False))
     image, seeds, targets = scene()
     moved = apply_transforms(theta, image, seeds, targets)
     assert moved[0] is image
@@ -59,10 +64,10 @@ def test_zero_strength_returns_the_very_inputs() -> None:
 
 def test_the_generator_alone_decides() -> None:
     torch.manual_seed(1)
-    first = sample_transforms(4, generator(7), rotate_deg=30, crop=(0.7, 1), flip=True)
+    first = sample_transforms(4, generator(7), rotate_deg=30, crop=(0.7, 1), flip=(True, True))
     torch.manual_seed(2)
-    second = sample_transforms(4, generator(7), rotate_deg=30, crop=(0.7, 1), flip=True)
-    other = sample_transforms(4, generator(8), rotate_deg=30, crop=(0.7, 1), flip=True)
+    second = sample_transforms(4, generator(7), rotate_deg=30, crop=(0.7, 1), flip=(True, True))
+    other = sample_transforms(4, generator(8), rotate_deg=30, crop=(0.7, 1), flip=(True, True))
     assert first is not None
     assert second is not None
     assert other is not None
@@ -151,7 +156,7 @@ def test_pixel_area_recovers_the_size_under_a_crop() -> None:
 
 
 def test_image_seeds_and_targets_move_alike() -> None:
-    theta = draw(16, rotate_deg=40, crop=(0.7, 1), flip=True)
+    theta = draw(16, rotate_deg=40, crop=(0.7, 1), flip=(True, True))
     for one in theta:
         image, seeds, targets, valid = move(one[None])
         blob = image[0, 0]
@@ -164,9 +169,12 @@ def test_image_seeds_and_targets_move_alike() -> None:
 
 
 def test_flips_happen_half_the_time() -> None:
-    theta = draw(400, flip=True)
+    theta = draw(400, flip=(True, True))
     assert 0.4 < (theta[:, 0, 0] < 0).float().mean() < 0.6
     assert 0.4 < (theta[:, 1, 1] < 0).float().mean() < 0.6
+    mirrored = draw(400, flip=AugmentConfig(mirror=True).flips)
+    assert torch.equal(mirrored[:, 0], theta[:, 0])
+    assert (mirrored[:, 1, 1] == 1).all()
 
 
 def test_intensities_change_the_image_within_their_strength() -> None:

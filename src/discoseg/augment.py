@@ -11,23 +11,23 @@ from torch.nn import functional
 
 
 def sample_transforms(
-    batch: int, generator: Generator, *, rotate_deg: float, crop: tuple[float, float], flip: bool
+    batch: int, generator: Generator, *, rotate_deg: float, crop: tuple[float, float], flip: tuple[bool, bool]
 ) -> Tensor | None:
     """Draw one affine map per sample (batch, 2, 3), or None when these strengths move nothing.
 
     Each rotates by up to ±``rotate_deg``, shows a random window whose sides are ``crop`` (least, most) of the
-    image's, and flips either axis with probability ½. Before it is rotated, the smaller of window and image lies within
-    the other. A map takes an output position (x, y) to an input position, both relative to the centre: the 2×2 part in
-    pixels, the offset in half sides.
+    image's, and where ``flip`` (left-right, up-down) says so flips an axis with probability ½. Before it is rotated,
+    the smaller of window and image lies within the other. A map takes an output position (x, y) to an input position,
+    both relative to the centre: the 2×2 part in pixels, the offset in half sides.
     """
     least, most = crop
-    if rotate_deg == 0 and least == most == 1 and not flip:
+    if rotate_deg == 0 and least == most == 1 and not any(flip):
         return None
     draws = torch.rand(batch, 6, generator=generator)
     angle = (2 * draws[:, 0] - 1) * math.radians(rotate_deg)
     side = most - draws[:, 1] * (most - least)  # of the window, relative to the image
     offset = (2 * draws[:, 2:4] - 1) * (1 - side).abs()[:, None]
-    sign = torch.where(draws[:, 4:6] < 0.5, -1.0, 1.0) if flip else torch.ones(batch, 2)
+    sign = torch.where((draws[:, 4:6] < 0.5) & torch.tensor(flip), -1.0, 1.0)
     cosine, sine = angle.cos(), angle.sin()
     rotation = torch.stack([cosine, -sine, sine, cosine], dim=1).view(batch, 2, 2)
     linear = side[:, None, None] * rotation * sign[:, None, :]

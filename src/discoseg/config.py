@@ -107,6 +107,8 @@ class AugmentConfig:
     """Largest side of that window; beyond 1 it shows the slice smaller, with nothing known around it."""
     flip: bool = False
     """Mirror left-right and up-down, each with probability one half."""
+    mirror: bool = False
+    """Mirror left-right alone, with probability one half: where both sides look alike, but above and below do not."""
     gamma: float = 0.0
     """Intensities (of the image alone) are raised to a power within e^±gamma."""
     noise: float = 0.0
@@ -118,6 +120,11 @@ class AugmentConfig:
         _require(1 <= self.crop_max <= 4, f"--augment.crop-max {self.crop_max} must be in [1, 4]")
         _require(0 <= self.gamma < math.inf, f"--augment.gamma {self.gamma} must be 0 or more")
         _require(0 <= self.noise < math.inf, f"--augment.noise {self.noise} must be 0 or more")
+
+    @property
+    def flips(self) -> tuple[bool, bool]:
+        """Whether slices are mirrored left-right and up-down."""
+        return self.flip or self.mirror, self.flip
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class TrainingPass:
             generator,
             rotate_deg=augment.rotate_deg,
             crop=(augment.crop_min, augment.crop_max),
-            flip=augment.flip,
+            flip=augment.flips,
         )
         intensities = sample_intensities(count, generator, gamma=augment.gamma, noise=augment.noise)
         self._theta = _put(theta, self._theta, self._order.device)

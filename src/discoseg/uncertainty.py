@@ -40,7 +40,7 @@ def predict_views(network: torch.nn.Module, image: Tensor, count: int, augment: 
     yield plain
     rotate_deg = augment.rotate_deg or LEAST_ROTATE_DEG
     generator = torch.Generator().manual_seed(0)
-    views = sample_transforms(count, generator, rotate_deg=rotate_deg, crop=(1.0, 1.0), flip=augment.flip)
+    views = sample_transforms(count, generator, rotate_deg=rotate_deg, crop=(1.0, 1.0), flip=augment.flips)
     assert views is not None
     for view in views:
         back = torch.cat([view[:, :2].T, torch.zeros(2, 1)], dim=1)  # a rotation: its transpose undoes it

@@ -46,6 +46,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mild": {"augment": {"rotate_deg": 15.0, "crop_min": 0.85, "crop_max": 1.0}},
     "zoom": {"augment": {"rotate_deg": 30.0, "crop_min": 0.7, "crop_max": 1.6}},
     "turn": {"augment": {"rotate_deg": 180.0, "flip": True}},
+    "upright": {"augment": {"flip": False}},
+    "mirror": {"augment": {"flip": False, "mirror": True}},
     "free-seeds": {"admm": {"honour_seeds": False}},
     "constant": {"admm": {"schedule": "constant"}},
     "ramp": {"admm": {"schedule": "ramp"}},
