@@ -23,7 +23,7 @@ from discoseg.data.locks import alone_in
 from discoseg.discrete import PottsGrid
 from discoseg.errors import UserError
 from discoseg.interruption import Interruption
-from discoseg.out_of_memory import is_out_of_memory
+from discoseg.out_of_memory import describe_shortage, is_out_of_memory, released
 from discoseg.prediction_pass import PredictionPass
 from discoseg.run import RunFolder
 from discoseg.slices import stack_slices
@@ -392,6 +392,18 @@ def test_out_of_memory_in_the_first_step_of_the_optimiser(
 def test_out_of_memory_is_known_by_what_torch_says(said: str, known: bool) -> None:
     assert is_out_of_memory(RuntimeError(said)) == known
     assert not is_out_of_memory(ValueError(said))
+
+
+def test_who_refused_memory_is_quoted() -> None:
+    """In one line, and not at any length: it may be another process that has the memory, or a driver that is broken."""
+    refused = RuntimeError("CUDA error: out of memory\n  on this device")
+    told = UserError("a recording failed")
+    told.__cause__ = refused
+    assert describe_shortage(told).startswith("out of memory (CUDA error: out of memory on this device); lower ")
+    assert str(released(refused)) == describe_shortage(refused)
+    assert str(released(told)) == "a recording failed"
+    assert describe_shortage(MemoryError()).startswith("out of memory; lower ")
+    assert len(describe_shortage(RuntimeError("out of memory " * 100))) < 300
 
 
 def test_out_of_memory_with_one_slice_is_said(

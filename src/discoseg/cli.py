@@ -33,7 +33,7 @@ from discoseg.config import Config
 from discoseg.errors import UserError
 from discoseg.interruption import Interrupted
 from discoseg.launch import Launch, read_launch
-from discoseg.out_of_memory import ADVICE, is_out_of_memory
+from discoseg.out_of_memory import describe_shortage, is_out_of_memory
 from discoseg.presets import load_config, load_run_config
 from discoseg.terminal import Terminal
 
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        status = _fail(launch, terminal, f"error: out of memory; {ADVICE}", 2)
+        status = _fail(launch, terminal, f"error: {describe_shortage(error)}", 2)
     except KeyboardInterrupt as interruption:
         goes_on = "" if command is None else command.goes_on(arguments)
         interrupted = "interrupted" + (f"; go on with: {goes_on}" if goes_on else "")
