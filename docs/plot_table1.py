@@ -1,13 +1,14 @@
 """Plot the first table by epoch, ε = 10 %, every random seed: Dice and size, from our result tables.
 
-    python docs/plot_table1.py docs/results/table1-ramp.csv --out docs/table1-ramp.png
+    python docs/plot_table1.py docs/results/table1-ventricles.csv docs/results/table1-prostate.csv --out docs/table1.png
 
-Tasks and methods that a table has no training of are left out.
+Tasks and methods that the tables have no training of are left out.
 """
 
 import argparse
 import csv
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -24,14 +25,15 @@ METHODS = {
 Curves = dict[str, list[dict[int, float]]]
 
 
-def read_curves(path: Path, column: str) -> Curves:
+def read_curves(paths: Sequence[Path], column: str) -> Curves:
     """Return a column of all trainings, by epoch, one for each random seed, by what the name says before the seed."""
     curves: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            name, seed = row["training"].rsplit("-seed", 1)
-            if row[column]:
-                curves[name][seed][int(row["epoch"])] = float(row[column])
+    for path in paths:
+        with path.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                name, seed = row["training"].rsplit("-seed", 1)
+                if row[column]:
+                    curves[name][seed][int(row["epoch"])] = float(row[column])
     return {name: list(seeds.values()) for name, seeds in curves.items()}
 
 
@@ -49,12 +51,12 @@ def plot(axes: Axes, curves: Curves, task: str) -> None:
 
 
 def main() -> None:
-    """Read the table and write the picture."""
+    """Read the tables and write the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path)
+    parser.add_argument("tables", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    dice, ratio = (read_curves(options.table, column) for column in ("val_dice", "train_size_ratio"))
+    dice, ratio = (read_curves(options.tables, column) for column in ("val_dice", "train_size_ratio"))
     tasks = [task for task in TASKS if any(name.startswith(f"{task}-") for name in dice)]
     figure = Figure(figsize=(4.4 * len(tasks) + 1, 6.4), layout="constrained")
     above, below = figure.subplots(2, len(tasks), squeeze=False)
@@ -66,7 +68,9 @@ def main() -> None:
         axes.set(xlabel="epoch", ylabel="predicted / true size, training", ylim=(0.4, 2))
         for bound in (0.9, 1.1):
             axes.axhline(bound, color="0.3", linestyle="--", linewidth=0.8)
-    above[0].legend(fontsize=8, loc="lower right")
+    drawn = {title: line for axes in above for line, title in zip(*axes.get_legend_handles_labels(), strict=True)}
+    titles = [title for title, _ in METHODS.values() if title in drawn]
+    above[0].legend([drawn[title] for title in titles], titles, fontsize=8, loc="lower right")
     for axes in (*above, *below):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
