@@ -279,8 +279,26 @@ def test_a_training_that_stopped_early_goes_on(data: Path, tmp_path: Path) -> No
     assert [len(result.history["val_dice"]) for result in (short, whole)] == [1, 2]
     assert whole.history["val_dice"][:1] == short.history["val_dice"]
     assert "counts as begun" in outcome.notes[0]
-    with pytest.raises(UserError, match="another epochs: 2, now 1"):
-        make(until=1)
+    before = next(tmp_path.glob("results/*")).read_bytes()
+    assert make(until=1).notes == ["results of another length than asked for are shown, too: 1 of 2 epochs"]
+    assert next(tmp_path.glob("results/*")).read_bytes() == before
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_results_of_other_lengths_are_shown_and_not_touched(data: Path, tmp_path: Path) -> None:
+    """Some trainings go on, those that were not asked for stay as they are, and one table has all of them."""
+    options: dict[str, Any] = {"device": "cpu", "tasks": TINY, "jobs": 1}
+    reproduce("table1", data, tmp_path, only=["lv-full-*", "lv-penalty-eps[01]-*"], until=1, **options)
+    assert set(read_results(tmp_path / "results")) == {"lv-full-seed0", "lv-penalty-eps0-seed0"}
+    outcome = reproduce("table1", data, tmp_path, only="lv-full-*", **options)
+    epochs = {name: len(r.history["val_dice"]) for name, r in read_results(tmp_path / "results").items()}
+    assert epochs == {"lv-full-seed0": 2, "lv-penalty-eps0-seed0": 1}
+    assert outcome.notes[1:] == ["results of another length than asked for are shown, too: 1 of 1 epochs"]
+    text = (tmp_path / "table1.md").read_text(encoding="utf-8")
+    assert "| lv-full-seed0 | 2 |" in text
+    assert "| lv-penalty-eps0-seed0 | 1 |" in text
+    with pytest.raises(UserError, match="--only nothing: no training of table1"):
+        reproduce("table1", data, tmp_path, only=["lv-full-*", "nothing"], **options)
 
 
 def test_a_training_that_goes_on_is_kept_when_it_has_ended(data: Path, tmp_path: Path) -> None:
@@ -345,8 +363,8 @@ def test_figures_need_no_first_seed(data: Path, made: Path, tmp_path: Path, what
 
 
 def test_an_interruption_loses_no_finished_training(data: Path, tmp_path: Path) -> None:
-    """The first training ends, the second is stopped in its second epoch; the next start makes only what is missing."""
-
+    """The first training ends, the second is stopped after an epoch; the next start makes only what is missing."""
+    tasks = [replace(TINY[0], config=replace(TINY[0].config, epochs=10))]  # of two it has ended before it hears
     seen: list[str] = []
 
     def stop(run: Path, done: float, message: str) -> None:
@@ -354,7 +372,7 @@ def test_an_interruption_loses_no_finished_training(data: Path, tmp_path: Path) 
             assert seen == ["lv-penalty-eps10-seed0"]  # kept as soon as the next one trains
             raise KeyboardInterrupt
 
-    options = {"only": "lv-*-eps10-*", "device": "cpu", "tasks": TINY, "jobs": 1}
+    options = {"only": "lv-*-eps10-*", "device": "cpu", "tasks": tasks, "jobs": 1}
     with pytest.raises(KeyboardInterrupt):
         reproduce("table1", data, tmp_path, progress=stop, finished=lambda r: seen.append(r.cell.name), **options)  # type: ignore[arg-type]
     kept = set(read_results(tmp_path / "results"))
@@ -464,7 +482,7 @@ def test_bad_input_ends_in_one_line(data: Path, made: Path, tmp_path: Path, caps
     broken.parent.mkdir()
     broken.write_text("{}", encoding="utf-8")
     for arguments, complaint in (
-        (["table1", "--only", "xyz*"], "no training of table1"),
+        (["table1", "--only", "lv-*", "xyz*"], "--only xyz*: no training of table1"),
         (["table1", "--seeds", "0"], "--seeds 0"),
         (["table1", "--jobs", "0"], "--jobs 0"),
         (["table1", "--until", "0"], "--until 0"),

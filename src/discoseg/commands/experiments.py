@@ -52,8 +52,8 @@ class Reproduce(Cluster, Voice):
     """Folder with the datasets acdc and promise12 (either may be missing) and, optionally, splits.json."""
     out: Path
     """Folder for seeds, runs, results, tables and figures."""
-    only: str = "*"
-    """Pattern of the trainings to make, e.g. 'lv-*' or '*-eps10-*'; all results that are there are shown."""
+    only: tuple[str, ...] = ("*",)
+    """Patterns of the trainings to make, e.g. 'lv-*' '*-eps10-*'; all results that are there are shown."""
     variants: tuple[str, ...] = ()
     """Of ablations or the search, e.g. zoom lambda0.3+rho0.3; by default every single one."""
     seeds: int = 1

@@ -9,6 +9,7 @@ DATA holds the datasets as folders ``acdc`` and ``promise12``, and optionally ``
 result are not made again, those begun go on. Results of several machines merge by copying their files together.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -25,6 +26,7 @@ from discoseg.experiments.plan import Cell, Length, What, plan
 from discoseg.experiments.plots import draw_comparison, draw_evolution, plot_curves, plot_sizes
 from discoseg.experiments.results import (
     Result,
+    differs_in_length,
     is_beginning,
     keep_result,
     read_results,
@@ -53,7 +55,7 @@ def reproduce(
     data: Path,
     out: Path,
     *,
-    only: str = "*",
+    only: str | Sequence[str] = "*",
     variants: Sequence[str] = (),
     seeds: int = 1,
     jobs: int | None = None,
@@ -68,9 +70,10 @@ def reproduce(
 ) -> Reproduction:
     """Make the trainings of a table or figure that are missing, ``jobs`` at a time, and write it.
 
-    ``only`` is a pattern of the names of trainings to make, ``variants`` are those of ablations or a search; all
-    results that are there are shown. ``seeds`` is the number of random seeds, ``epochs`` another length for all
-    trainings (:class:`Length` says what is scaled along), ``until`` the epoch after which they stop in their schedules.
+    ``only`` is a pattern of the names of trainings to make, or several, ``variants`` are those of ablations or a
+    search; all results that are there are shown, also those that stopped sooner or later in the same schedule.
+    ``seeds`` is the number of random seeds, ``epochs`` another length for all trainings (:class:`Length` says what is
+    scaled along), ``until`` the epoch after which they stop in their schedules.
     ``engine``, by default this machine's ``device``, has its own number of ``jobs``. ``finished`` is called with each
     new result. A training that fails stops no other; in the end all failures are
     raised together.
@@ -82,10 +85,7 @@ def reproduce(
     if deterministic:
         tasks = [replace(task, config=replace(task.config, deterministic=True)) for task in tasks]
     planned = plan(what, seeds=seeds, variants=variants, tasks=tasks)
-    wanted = [cell for cell in planned if fnmatchcase(cell.name, only)]
-    if not wanted:
-        names = ", ".join(cell.name for cell in planned[:3])
-        raise UserError(f"--only {only}: no training of {what} has such a name; they are called {names}, …")
+    wanted = _choose(planned, [only] if isinstance(only, str) else only, what)
     made, length = Reproduction(), Length(epochs, until)
     results = read_results(out / "results")
     most = max((result.cell.seed + 1 for result in results.values()), default=0)
@@ -95,14 +95,19 @@ def reproduce(
     for cell in varied:
         if cell not in cells:
             made.notes.append(f"{cell.name}: not shown, because its settings have no name or are the task's own by now")
+    others: Counter[int] = Counter()  # results of other lengths, by their epochs
     for cell in cells:
         if cell.name in results:
             path, config = out / "results" / f"{cell.name}.json", cell.config(tasks, length)
-            if is_beginning(results[cell.name], config):
+            if cell in wanted and is_beginning(results[cell.name], config):
                 made.notes.append(f"{cell.name}: its result is of fewer epochs, so it counts as begun")
                 del results[cell.name]
+            elif differs_in_length(results[cell.name], config):
+                others[len(results[cell.name].history["val_dice"])] += 1
             else:
                 require_same_settings(results[cell.name], config, path)
+    for epochs_done, count in sorted(others.items()):
+        made.notes.append(f"results of another length than asked for are shown, too: {count} of {epochs_done} epochs")
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
     failures = _make(missing, results, data, out, length, engine, tasks, progress, finished)
     made.results = [results[cell.name] for cell in cells if cell.name in results]
@@ -114,6 +119,15 @@ def reproduce(
     if failures:
         raise UserError("; ".join(failures))
     return made
+
+
+def _choose(planned: Sequence[Cell], patterns: Sequence[str], what: What) -> list[Cell]:
+    """Return the trainings whose names fit one of the patterns; each pattern must fit some."""
+    for pattern in patterns:
+        if not any(fnmatchcase(cell.name, pattern) for cell in planned):
+            names = ", ".join(cell.name for cell in planned[:3])
+            raise UserError(f"--only {pattern}: no training of {what} has such a name; they are called {names}, …")
+    return [cell for cell in planned if any(fnmatchcase(cell.name, pattern) for pattern in patterns)]
 
 
 def _varied(what: What, results: Mapping[str, Result]) -> list[Cell]:

@@ -157,13 +157,23 @@ def is_beginning(result: Result, config: Config) -> bool:
     return made.epochs < config.epochs and replace(made, epochs=config.epochs) == config
 
 
+def differs_in_length(result: Result, config: Config) -> bool:
+    """Say whether a result has another number of epochs than a configuration, and the same schedule and settings."""
+    return _differences(result, config) == ["epochs"]
+
+
 def require_same_settings(result: Result, config: Config, path: Path) -> None:
     """Refuse a result that another configuration made; what makes no difference to its method may differ."""
-    made = from_record(result.config, where=str(path))
+    for key in _differences(result, config)[:1]:
+        old, new = (flatten(values).get(key) for values in (result.config, to_dict(config)))
+        raise UserError(
+            f"{path}: was made with another {key}: {old!r}, now {new!r}; "
+            "choose another --out, or remove it and its run folder"
+        )
+
+
+def _differences(result: Result, config: Config) -> list[str]:
+    """Return the settings, by dotted names, that make a difference to a result's method and are not those given."""
+    made = from_record(result.config, where=result.cell.name)
     old, new = flatten(to_dict(in_use(made))), flatten(to_dict(in_use(config)))
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            raise UserError(
-                f"{path}: was made with another {key}: {old.get(key)!r}, now {new.get(key)!r}; "
-                "choose another --out, or remove it and its run folder"
-            )
+    return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
