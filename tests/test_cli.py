@@ -513,6 +513,16 @@ def test_outputs_are_never_overwritten(
     assert (tmp_path / "page.html").read_text() == "mine"
 
 
+def test_lack_of_memory_ends_in_one_line(
+    trained: Path, complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: object, terminal: object) -> int:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+    monkeypatch.setattr("discoseg.commands.results.Info.run", refuse)
+    assert "out of memory (CUDA error: out of memory CUDA kernel errors" in complaint("info", trained)
+
+
 def test_full_disk_ends_in_one_line_and_keeps_the_checkpoint(
     trained: Path, phantoms: Path, tmp_path: Path, complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

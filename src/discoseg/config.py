@@ -108,7 +108,8 @@ class AugmentConfig:
     flip: bool = False
     """Mirror left-right and up-down, each with probability one half."""
     mirror: bool = False
-    """Mirror left-right alone, with probability one half: where both sides look alike, but above and below do not."""
+    """Mirror the columns of a slice alone, left-right in an axial one, with probability one half: where both sides look
+    alike, but above and below do not. Flip includes it."""
     gamma: float = 0.0
     """Intensities (of the image alone) are raised to a power within e^±gamma."""
     noise: float = 0.0

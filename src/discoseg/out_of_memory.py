@@ -30,7 +30,9 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 def describe_shortage(error: BaseException) -> str:
     """Return one line about an error by which memory ran out: what was asked for, in the words of who refused it."""
-    said = " ".join(str(_shortage(error)).split())
+    shortage = _shortage(error)
+    assert shortage is not None
+    said = " ".join(str(shortage).split())
     quoted = f" ({said if len(said) <= _MOST_QUOTED else said[: _MOST_QUOTED - 1] + '…'})" if said else ""
     return f"out of memory{quoted}; {_ADVICE}"
 

@@ -26,20 +26,20 @@ _MU: dict[Method, float] = {"crf": 1.0, "size": 1.0, "crf+size": 10.0}  # the be
 
 
 def _from_paper(
-    preset: str, *, strength: float, sigma: float, schedule: Schedule = "constant", width: int = 0
+    preset: str, *, strength: float, sigma: float, schedule: Schedule = "constant", width: int | None = None
 ) -> Config:
     """Return a preset of the paper with the settings that a search on training patients set aside led to.
 
     Those are λ and σ, where the paper's own were not the best; a μ that rises, which the left ventricle gained by and
     the right is given, too; and intensities without the outermost half percent, because one bright spot decides how
     dark all else of a volume is (docs/results.md). Networks are in bfloat16, which is faster; with full masks they
-    score alike (docs/performance.md). The paper does not say how wide its U-Net is; half of ours takes half the time.
+    score alike (docs/performance.md). ``width`` is chosen for speed, too: the paper does not say how wide its U-Net is.
     """
     config = PRESETS[preset]
     return replace(
         config,
         grid=replace(config.grid, clip_percent=(0.5, 99.5)),
-        network=replace(config.network, precision="bfloat16", width=width or config.network.width),
+        network=replace(config.network, precision="bfloat16", width=config.network.width if width is None else width),
         crf=replace(config.crf, strength=strength, sigma=sigma),
         admm=replace(config.admm, schedule=schedule),
     )
