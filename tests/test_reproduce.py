@@ -299,6 +299,10 @@ def test_results_of_other_lengths_are_shown_and_not_touched(data: Path, tmp_path
     assert "| lv-penalty-eps0-seed0 | 1 |" in text
     with pytest.raises(UserError, match="--only nothing: no training of table1"):
         reproduce("table1", data, tmp_path, only=["lv-full-*", "nothing"], **options)
+    stronger = replace(TINY[0], config=replace(TINY[0].config, crf=replace(TINY[0].config.crf, strength=9.0)))
+    options["tasks"] = [stronger]  # of which a penalty does not know, but a training that went on would
+    with pytest.raises(UserError, match="another epochs: 1, now 2"):
+        reproduce("table1", data, tmp_path, only="lv-penalty-eps0-*", **options)
 
 
 def test_a_training_that_goes_on_is_kept_when_it_has_ended(data: Path, tmp_path: Path) -> None:

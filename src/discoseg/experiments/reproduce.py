@@ -95,19 +95,8 @@ def reproduce(
     for cell in varied:
         if cell not in cells:
             made.notes.append(f"{cell.name}: not shown, because its settings have no name or are the task's own by now")
-    others: Counter[int] = Counter()  # results of other lengths, by their epochs
-    for cell in cells:
-        if cell.name in results:
-            path, config = out / "results" / f"{cell.name}.json", cell.config(tasks, length)
-            if cell in wanted and is_beginning(results[cell.name], config):
-                made.notes.append(f"{cell.name}: its result is of fewer epochs, so it counts as begun")
-                del results[cell.name]
-            elif differs_in_length(results[cell.name], config):
-                others[len(results[cell.name].history["val_dice"])] += 1
-            else:
-                require_same_settings(results[cell.name], config, path)
-    for epochs_done, count in sorted(others.items()):
-        made.notes.append(f"results of another length than asked for are shown, too: {count} of {epochs_done} epochs")
+    for name in _begun(cells, wanted, results, out, tasks, length, made):
+        del results[name]
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
     failures = _make(missing, results, data, out, length, engine, tasks, progress, finished)
     made.results = [results[cell.name] for cell in cells if cell.name in results]
@@ -128,6 +117,37 @@ def _choose(planned: Sequence[Cell], patterns: Sequence[str], what: What) -> lis
             names = ", ".join(cell.name for cell in planned[:3])
             raise UserError(f"--only {pattern}: no training of {what} has such a name; they are called {names}, …")
     return [cell for cell in planned if any(fnmatchcase(cell.name, pattern) for pattern in patterns)]
+
+
+def _begun(
+    cells: Sequence[Cell],
+    wanted: Sequence[Cell],
+    results: Mapping[str, Result],
+    out: Path,
+    tasks: Sequence[Task],
+    length: Length,
+    made: Reproduction,
+) -> list[str]:
+    """Return the names of wanted trainings whose results are of fewer epochs, and refuse results of other settings.
+
+    Those that stopped later in the same schedule, or were not asked for, stay, whatever their length; notes tell of it.
+    """
+    begun, others = list[str](), Counter[int]()
+    for cell in cells:
+        if cell.name not in results:
+            continue
+        result, config = results[cell.name], cell.config(tasks, length)
+        epochs = len(result.history["val_dice"])
+        if cell in wanted and is_beginning(result, config):
+            begun.append(cell.name)
+            made.notes.append(f"{cell.name}: its result is of fewer epochs, so it counts as begun")
+        elif differs_in_length(result, config) and (cell not in wanted or epochs > config.epochs):
+            others[epochs] += 1
+        else:
+            require_same_settings(result, config, out / "results" / f"{cell.name}.json")
+    for epochs, count in sorted(others.items()):
+        made.notes.append(f"results of another length than asked for are shown, too: {count} of {epochs} epochs")
+    return begun
 
 
 def _varied(what: What, results: Mapping[str, Result]) -> list[Cell]:
