@@ -238,6 +238,13 @@ def test_results_outlive_settings_that_do_not_concern_them(data: Path, tmp_path:
     clipped = replace(task, config=replace(task.config, grid=replace(task.config.grid, clip_percent=(1.0, 99.0))))
     with pytest.raises(UserError, match=r"lv-full-seed0.json: was made with another grid.clip_percent"):
         reproduce("table1", data, tmp_path, only="lv-full-*", device="cpu", tasks=[clipped])
+    path = tmp_path / "results" / "lv-full-seed0.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["config"]["augment"]["mirror"]  # made before there was such a setting, so without it
+    path.write_text(json.dumps(record), encoding="utf-8")
+    mirrored = replace(task, config=replace(task.config, augment=replace(task.config.augment, mirror=True)))
+    with pytest.raises(UserError, match=r"another augment.mirror: False, now True"):
+        reproduce("table1", data, tmp_path, only="lv-full-*", device="cpu", tasks=[mirrored])
 
 
 @pytest.mark.usefixtures("_one_process")

@@ -73,10 +73,9 @@ def reproduce(
     ``only`` is a pattern of the names of trainings to make, or several, ``variants`` are those of ablations or a
     search; all results that are there are shown, also those that stopped sooner or later in the same schedule.
     ``seeds`` is the number of random seeds, ``epochs`` another length for all trainings (:class:`Length` says what is
-    scaled along), ``until`` the epoch after which they stop in their schedules.
-    ``engine``, by default this machine's ``device``, has its own number of ``jobs``. ``finished`` is called with each
-    new result. A training that fails stops no other; in the end all failures are
-    raised together.
+    scaled along), ``until`` the epoch after which they stop in their schedules. ``engine``, by default this machine's
+    ``device``, has its own number of ``jobs``. ``finished`` is called with each new result. A training that fails
+    stops no other; in the end all failures are raised together.
     """
     for name, value in (("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
@@ -95,7 +94,7 @@ def reproduce(
     for cell in varied:
         if cell not in cells:
             made.notes.append(f"{cell.name}: not shown, because its settings have no name or are the task's own by now")
-    for name in _begun(cells, wanted, results, out, tasks, length, made):
+    for name in _find_begun(cells, wanted, results, out, tasks, length, made):
         del results[name]
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
     failures = _make(missing, results, data, out, length, engine, tasks, progress, finished)
@@ -119,7 +118,7 @@ def _choose(planned: Sequence[Cell], patterns: Sequence[str], what: What) -> lis
     return [cell for cell in planned if any(fnmatchcase(cell.name, pattern) for pattern in patterns)]
 
 
-def _begun(
+def _find_begun(
     cells: Sequence[Cell],
     wanted: Sequence[Cell],
     results: Mapping[str, Result],

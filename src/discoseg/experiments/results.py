@@ -159,21 +159,21 @@ def is_beginning(result: Result, config: Config) -> bool:
 
 def differs_in_length(result: Result, config: Config) -> bool:
     """Say whether a result has another number of epochs than a configuration, and the same schedule and settings."""
-    return _differences(result, config) == ["epochs"]
+    return list(_differences(result, config)) == ["epochs"]
 
 
 def require_same_settings(result: Result, config: Config, path: Path) -> None:
     """Refuse a result that another configuration made; what makes no difference to its method may differ."""
-    for key in _differences(result, config)[:1]:
-        old, new = (flatten(values).get(key) for values in (result.config, to_dict(config)))
+    for key, (old, new) in _differences(result, config).items():
         raise UserError(
             f"{path}: was made with another {key}: {old!r}, now {new!r}; "
             "choose another --out, or remove it and its run folder"
         )
 
 
-def _differences(result: Result, config: Config) -> list[str]:
-    """Return the settings, by dotted names, that make a difference to a result's method and are not those given."""
+def _differences(result: Result, config: Config) -> dict[str, tuple[Any, Any]]:
+    """Return what a result was made with and what is given now, by dotted names, where that concerns its method."""
     made = from_record(result.config, where=result.cell.name)
     old, new = flatten(to_dict(in_use(made))), flatten(to_dict(in_use(config)))
-    return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    keys = sorted(old.keys() | new.keys())
+    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
