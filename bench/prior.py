@@ -8,9 +8,9 @@ would make of the structure. The first table has the mean 3D Dice of such cuts a
 training volumes that have masks; multipliers, which can make up for it, are 0.
 
 Multipliers grow while the network and its proposals differ, for any λ. What can hold a size are then its bounds, or a
-border that costs less than one further inside. The second table moves the true contours inwards or outwards by some
-pixels of their slices: the border's weight relative to the true one's, and the size of each volume's cheapest. Volumes
-whose true border costs nothing are left out of a line; with a small σ there may be some.
+border that costs less than those beside it. The second table moves the true contours inwards or outwards by some pixels
+of their slices: the border's weight relative to the true one's, and where a contour comes to that slides from the true
+one for as long as that makes it cheaper: to which size, and in how many volumes it does not stop within the moves.
 
 Intensities, on which σ depends, are those of the preset's grid or of other percentiles.
 """
@@ -84,23 +84,37 @@ def print_cuts(
         print(f"| {sigma:g} | " + " | ".join(found) + " |", flush=True)
 
 
+def slide(weights: Sequence[float], start: int) -> int:
+    """Return where the weights are lowest on the way down from ``start``, on its steeper side.
+
+    >>> slide([1, 5, 3, 4, 6], 3), slide([1, 2, 3, 4, 2], 3), slide([1, 5, 3, 4, 6], 1)
+    (2, 4, 0)
+    """
+    at = start
+    while (best := min(range(max(0, at - 1), min(len(weights), at + 2)), key=lambda k: (weights[k], k != at))) != at:
+        at = best
+    return at
+
+
 def print_moved(examples: Sequence[Example], crf: CrfConfig, sigmas: Sequence[float], moves: Sequence[int]) -> None:
-    """Print the weight of moved borders, a line for each σ, a column for each move, and the size of the cheapest."""
+    """Print the weight of moved borders, a line for each σ, a column for each move, and where they slide to."""
+    true = moves.index(0)
     moved = [[move_contours(true_mask(example), pixels) for pixels in moves] for example in examples]
     counts = np.array([[np.count_nonzero(mask) for mask in masks] for masks in moved])
-    ratios = counts / np.array([[np.count_nonzero(true_mask(example))] for example in examples])
-    print("| σ | " + " | ".join(f"{pixels:+d} px" for pixels in moves) + " | size of the cheapest |")
-    print("|---|" + "---|" * len(moves) + "---|")
-    print("| size ratio | " + " | ".join(f"{ratio:.2f}" for ratio in ratios.mean(axis=0)) + " | |")
+    ratios = counts / counts[:, [true]]
+    print("| σ | " + " | ".join(f"{pixels:+d} px" for pixels in moves) + " | slides to a size of | does not stop |")
+    print("|---|" + "---|" * len(moves) + "---|---|")
+    print("| size ratio | " + " | ".join(f"{ratio:.2f}" for ratio in ratios.mean(axis=0)) + " | | |")
     for sigma in sigmas:
         prior = replace(crf, sigma=sigma)
         weights = np.array([weigh_borders(e, masks, prior) for e, masks in zip(examples, moved, strict=True)])
-        costly = weights[:, moves.index(0)] > 0
-        relative = weights[costly] / weights[costly][:, [moves.index(0)]]
-        cheapest = ratios[costly][np.arange(np.count_nonzero(costly)), relative.argmin(axis=1)]
-        cells = [
-            *(f"{value:.2f}" for value in np.median(relative, axis=0)),
-            f"{cheapest.mean():.2f} ± {cheapest.std():.2f}",
+        costly = weights[:, true] > 0  # with a small σ a border may cost nothing
+        ends = np.array([slide(list(row), true) for row in weights[costly]])
+        sizes, stops = ratios[costly][np.arange(len(ends)), ends], (ends > 0) & (ends < len(moves) - 1)
+        cells = [f"{value:.2f}" for value in np.median(weights[costly] / weights[costly][:, [true]], axis=0)]
+        cells += [
+            f"{sizes[stops].mean():.2f} ± {sizes[stops].std():.2f}",
+            f"{np.count_nonzero(~stops)} of {len(stops)}",
         ]
         print(f"| {sigma:g} | " + " | ".join(cells) + " |", flush=True)
 
@@ -118,8 +132,10 @@ def main() -> None:
     parser.add_argument("--neighbours", type=int, choices=(6, 8, 18, 26), default=26)
     parser.add_argument("--sigma", type=float, nargs="+", default=[0.0007, 0.0022, 0.0071, 0.02, 0.05])
     parser.add_argument("--strength", type=float, nargs="+", default=[0.1, 0.3, 1, 3, 10, 100], help="λ/μ")
-    parser.add_argument("--moves", type=int, nargs="+", default=[-3, -2, -1, 0, 1, 2], help="pixels; 0 among them")
+    parser.add_argument("--moves", type=int, nargs="+", default=[-5, -4, -3, -2, -1, 0, 1, 2], help="pixels, in order")
     options = parser.parse_args()
+    if 0 not in options.moves:
+        parser.error("--moves must have 0 among them, the true contours")
     config = replace(load_config(options.preset), label=options.label, size_eps=0.1)
     if options.clip_percent is not None:
         config = replace(config, grid=replace(config.grid, clip_percent=tuple(options.clip_percent)))
@@ -129,7 +145,7 @@ def main() -> None:
     crf = CrfConfig(neighbours=options.neighbours)
     print(f"{options.label}: {len(examples)} volumes, {options.neighbours} neighbours; 3D Dice (size ratio) of cuts")
     print_cuts(examples, crf, options.sigma, options.strength)
-    print("Moved contours: weight relative to the true border's (median of volumes); mean size ratio of the cheapest")
+    print("Moved contours: weight relative to the true border's (median of volumes), and where they slide to")
     print_moved(examples, crf, options.sigma, options.moves)
 
 
