@@ -6,8 +6,9 @@ r"""Write a table of the paper beside ours as Markdown, from our result tables.
         --until 50 50 60
 
 Of every training the epochs up to ``--until`` count, of LV, RV and prostate; those of fewer than ``--at-least`` epochs
-are left out. Means and standard deviations are over random seeds, whose number stands in brackets. ``--models`` has
-the scores of the models that trainings ended with; they are shown where a training ended with the epochs that count.
+are left out. Means and standard deviations are over random seeds, whose number stands in brackets, each with the last
+of its own epochs. ``--models`` has the scores of the models that trainings ended with; their mean is shown where all
+seeds ended with the epochs that count.
 """
 
 import argparse
@@ -73,8 +74,11 @@ def read_trainings(paths: Sequence[Path], models: Path | None, at_least: int) ->
     epochs: dict[str, list[dict[str, str]]] = defaultdict(list)
     for path in paths:
         with path.open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                epochs[row["training"]].append(row)
+            rows = list(csv.DictReader(file))
+        if again := epochs.keys() & {row["training"] for row in rows}:
+            raise SystemExit(f"{path}: has trainings that another table has too: {', '.join(sorted(again))}")
+        for row in rows:
+            epochs[row["training"]].append(row)
     scores: dict[str, dict[str, str]] = {}
     if models is not None:
         with models.open(encoding="utf-8") as file:
@@ -104,7 +108,7 @@ def write_scores(seeds: Sequence[Training], score: Callable[[Training], float], 
         return ""
     values = [score(training) for training in seeds]
     text = f"{mean(values):.3f}"
-    text = f"**{text}**" if paper is not None and mean(values) >= paper else text
+    text = f"**{text}**" if paper is not None and float(text) >= paper else text
     return f"{text} ± {stdev(values):.3f} ({len(values)})" if len(values) > 1 else text
 
 
@@ -139,7 +143,7 @@ def write_sizes(row: Row) -> list[str]:
 
 
 def write_table(title: str, columns: Sequence[str], rows: Sequence[Row], write: Callable[[Row], list[str]]) -> str:
-    """Return a table as Markdown; rows that have nothing are left out."""
+    """Return a table as Markdown; rows of which nothing is known are left out."""
     lines = [f"| {title} | " + " | ".join(columns) + " |"]
     lines.append("|---" * lines[0].count(" | ") + "|---|")
     lines += [f"| {row.title} | {row.value} | " + " | ".join(cells) + " |" for row in rows if any(cells := write(row))]
