@@ -6,8 +6,6 @@ import math
 import shutil
 import typing
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from discoseg.cli import main
 from discoseg.config import Config, Method
 from discoseg.data.layouts import find_dataset
 from discoseg.data.volume import read_label_map, write_volume
-from discoseg.engines import Job, Started
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 from discoseg.experiments.pictures import compare_methods
@@ -187,11 +184,12 @@ def test_the_comparison_shows_each_methods_masks(data: Path, made: Path, monkeyp
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train here, one after the other: processes take seconds to begin."""
 
-    def fit_all(jobs: Sequence[Job], *others: Any) -> None:
-        for job in jobs:
-            fit(job.dataset, job.run, job.config, **job.sources, device="cpu", resume=job.resume)
+    def fit_all(dataset: Path, runs: dict[Path, Config], **options: Any) -> None:
+        for run, config in runs.items():
+            sources = {"seeds": options["seeds"], "split": options["split"]}
+            fit(dataset, run, config, **sources, device="cpu", resume=(run / "config.toml").is_file())
 
-    monkeypatch.setattr("discoseg.experiments.reproduce.run_jobs", fit_all)
+    monkeypatch.setattr("discoseg.experiments.reproduce.fit_many", fit_all)
 
 
 @pytest.mark.usefixtures("_one_process")
@@ -274,22 +272,6 @@ def test_a_failure_stops_nobody_else(data: Path, tmp_path: Path) -> None:
         reproduce("table1", data, tmp_path, only="*-full-*", tasks=(bad, *TINY))
     assert set(read_results(tmp_path / "results")) == {"lv-full-seed0"}
     assert "| full supervision |" in (tmp_path / "table1.md").read_text(encoding="utf-8")
-
-
-def test_structures_train_beside_each_other(data: Path, tmp_path: Path) -> None:
-    """Whoever has a place trains, rather than wait for the last of another structure."""
-    started = []
-
-    class Fake:
-        def start(self, stack: ExitStack, jobs: Sequence[Job], trainings: int) -> Started:
-            started.append([(job.run.name, job.sources["seeds"]) for job in jobs])
-            assert trainings == len(jobs)
-            raise UserError("enough seen")
-
-    both = (*TINY, replace(TINY[0], name="rv"))
-    with pytest.raises(UserError, match=r"enough seen"):
-        reproduce("table1", data, tmp_path, only="*-full-*", engine=Fake(), tasks=both)
-    assert started == [[(f"{name}-full-seed0", tmp_path / "seeds" / name) for name in ("lv", "rv")]]
 
 
 @pytest.mark.usefixtures("_one_process")

@@ -1,6 +1,5 @@
 """Several trainings at once give the bytes of one after the other, and a failure stops nobody else."""
 
-import json
 import os
 import queue
 import shutil
@@ -26,7 +25,6 @@ from discoseg.checkpoint import load_tensors
 from discoseg.checkpoint_header import load_meta
 from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
-from discoseg.data.phantom import write_phantom_dataset
 from discoseg.engines import Job, Report, Started, local, processes, reporter
 from discoseg.engines.local import _data_settings, _without_bounds
 from discoseg.errors import UserError
@@ -34,7 +32,7 @@ from discoseg.finished import is_finished
 from discoseg.interruption import Interrupted
 from discoseg.material import Material
 from discoseg.run import RunFolder
-from discoseg.sweep import fit_many, plan_jobs, run_jobs
+from discoseg.sweep import fit_many
 from discoseg.train import train_on
 from discoseg.training_pass import TrainingPass
 from discoseg.weak.bounds import Bounds
@@ -153,7 +151,7 @@ class _Threads:
     """The engine of a GPU, on the CPU: threads that share examples and memory."""
 
     def start(self, stack: ExitStack, jobs: Sequence[Job], trainings: int) -> Started:
-        return local._start_threads(stack, jobs, trainings)
+        return local._start_threads(stack, trainings)
 
 
 @pytest.fixture
@@ -197,41 +195,6 @@ def test_who_lacks_memory_that_others_have_goes_on_later(phantoms: Path, tmp_pat
     assert [load_meta(RunFolder(run).latest)["parts"] for run in runs] == [1, 1, 1]
     assert sorted("out of memory beside others" in log for log in logs) == [False, True, True]
     assert sorted("resumed after epoch 1" in log for log in logs) == [False, True, True]
-
-
-def test_trainings_on_different_datasets_share_nothing(phantoms: Path, tmp_path: Path, steps: _Steps) -> None:
-    steps(lambda learn: None)
-    fewer = tmp_path / "fewer"
-    write_phantom_dataset(fewer, cases=3, test_cases=0, seed=2, in_plane=(48, 48))
-    jobs = [job for data in (phantoms, fewer) for job in plan_jobs(data, {tmp_path / "runs" / data.name: TINY})]
-    run_jobs(jobs, len(jobs), _Threads(), lambda run, done, message: None)
-    records = [json.loads((job.run / "run.json").read_text(encoding="utf-8")) for job in jobs]
-    assert [len(record["training"]) + len(record["validation"]) for record in records] == [6, 3]
-
-
-def test_volumes_that_nobody_needs_any_more_are_let_go(phantoms: Path, tmp_path: Path, steps: _Steps) -> None:
-    """While others train, but not before the last training on them has begun."""
-    images, gone = dict[int, "weakref.ref[torch.Tensor]"](), list[bool]()
-
-    def look(learn: TrainingPass) -> None:
-        images.setdefault(len(learn._slices.names), weakref.ref(learn._slices.image))
-        gone.append(next(iter(images.values()))() is None)
-
-    class OneAtATime:
-        def start(self, stack: ExitStack, jobs: Sequence[Job], trainings: int) -> Started:
-            return local._start_threads(stack, jobs, 1)
-
-    steps(look)
-    fewer = tmp_path / "fewer"
-    write_phantom_dataset(fewer, cases=3, test_cases=0, seed=2, in_plane=(48, 48))
-    short = replace(TINY, epochs=1)
-    jobs = plan_jobs(phantoms, {tmp_path / "runs" / str(seed): replace(short, seed=seed) for seed in (0, 1)})
-    jobs += plan_jobs(fewer, {tmp_path / "runs" / "fewer": short})
-    run_jobs(jobs, len(jobs), OneAtATime(), lambda run, done, message: None)
-    assert len(images) == 2
-    assert gone == sorted(gone)
-    assert gone[0] is False
-    assert gone[-1] is True
 
 
 @pytest.mark.filterwarnings("ignore:.*out of memory")

@@ -49,29 +49,6 @@ def fit_many(
     ``device`` and ``at_once``. A script that calls this needs ``if __name__ == "__main__":`` around the call.
     """
     engine = LocalEngine(device, at_once) if engine is None else engine
-    jobs = plan_jobs(
-        dataset,
-        runs,
-        seeds=seeds,
-        split=split,
-        validation_fraction=validation_fraction,
-        memory_gib=memory_gib,
-        resume=resume,
-    )
-    run_jobs(jobs, len(runs), engine, progress)
-
-
-def plan_jobs(
-    dataset: Path,
-    runs: Mapping[Path, Config],
-    *,
-    seeds: Path | None = None,
-    split: Path | None = None,
-    validation_fraction: float = 0.2,
-    memory_gib: float | None = None,
-    resume: bool = False,
-) -> list[Job]:
-    """Return the trainings on a dataset that are left to do, as :func:`fit_many` makes them."""
     given = {"seeds": seeds, "split": split, "validation_fraction": validation_fraction}
     begun = {run: resume and (run / "config.toml").is_file() for run in runs}
     left = {run: config for run, config in runs.items() if not (begun[run] and _is_finished(run, config))}
@@ -80,15 +57,10 @@ def plan_jobs(
         RunFolder.require_usable(run, resume=begun[run])
         sources = _recorded(run, given) if begun[run] else given
         jobs.append(Job(dataset, run, config, begun[run], sources, memory_gib))
-    return jobs
-
-
-def run_jobs(jobs: Sequence[Job], trainings: int, engine: Engine, progress: RunProgress) -> None:
-    """Make trainings as :func:`fit_many` does, on one dataset or several: ``jobs`` are left to do of ``trainings``."""
     if not jobs:
         return
     with ExitStack() as stack:
-        failures = _run_all(jobs, engine.start(stack, jobs, trainings), progress)
+        failures = _run_all(jobs, engine.start(stack, jobs, len(runs)), progress)
     _raise(failures)
 
 

@@ -8,14 +8,11 @@ bytes; one that is killed ends no other.
 
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
 
 from discoseg.config import Config, Method
 from discoseg.data.files import usable_cores
@@ -52,17 +49,19 @@ class LocalEngine:
         # Who trains alone has all cores, and all memory; not so who is left alone: other threads round differently.
         workers = max(1, min(workers, trainings))
         if device == "cuda" and not any(job.config.deterministic for job in jobs):
-            return _start_threads(stack, jobs, workers)
+            return _start_threads(stack, workers)
         return start_processes(stack, workers, device)
 
 
-def _start_threads(stack: ExitStack, jobs: Sequence[Job], workers: int) -> Started:
+def _start_threads(stack: ExitStack, workers: int) -> Started:
     device = choose_device("cuda")
     reports: queue.Queue[Report] = queue.Queue()
     stop = threading.Event()
+    shared: dict[str, tuple[Inputs, Material]] = {}  # by all that examples depend on
+    volumes: dict[str, Material] = {}  # by all of that but the size bounds
+    gathering = threading.Lock()
     under_way: set[Path] = set()
-    prepared = _Prepared(jobs, workers, device, others=lambda: len(under_way) > 1)
-    stack.callback(prepared.close)  # after the threads have ended
+    materials = stack.enter_context(ExitStack())  # closed after the threads have ended
     pool = stack.enter_context(ThreadPoolExecutor(workers))
 
     def work(job: Job) -> None:
@@ -81,75 +80,33 @@ def _start_threads(stack: ExitStack, jobs: Sequence[Job], workers: int) -> Start
     def train_job(job: Job) -> None:
         report = reporter(job.run, reports.put, stop.is_set)
         report(0.0, "preparing")
-        with prepared.lend(job) as (inputs, material):
-            config = replace(job.config, size_csv=inputs.config.size_csv)
-            facts = {"model": inputs.model, "sources": inputs.sources}
-            train_on(material, config, job.run, **facts, resume=job.resume, progress=report)
+        settings, sources = _data_settings(job.config), sorted(job.sources.items())
+        key, without_bounds = repr((settings, sources)), repr((_without_bounds(settings), sources))
+        with gathering:
+            if key not in shared:
+                memory = Memory(budget_gib(job.memory_gib) / workers)
+                inputs = gather_inputs(job.dataset, job.config, **job.sources, memory=memory)
+                require_room_on_device(inputs.training, inputs.validation, job.config, device)
+                if without_bounds in volumes:
+                    material = volumes[without_bounds].with_bounds(inputs.training)
+                else:
+                    idle = workers == 1
+                    material = Material(
+                        inputs.training,
+                        inputs.validation,
+                        device,
+                        idle_cores=idle,
+                        memory=memory,
+                        others=lambda: len(under_way) > 1,
+                    )
+                    volumes[without_bounds] = materials.enter_context(material)
+                shared[key] = inputs, material
+        inputs, material = shared[key]
+        config = replace(job.config, size_csv=inputs.config.size_csv)
+        facts = {"model": inputs.model, "sources": inputs.sources}
+        train_on(material, config, job.run, **facts, resume=job.resume, progress=report)
 
     return Started(workers, lambda job: pool.submit(work, job), reports, stop, share_memory=True)
-
-
-class _Prepared:
-    """What trainings beside each other share: examples by all that they depend on, and volumes on the device.
-
-    Volumes are by all of that but the size bounds, and are let go when none of the ``jobs`` is left that needs them.
-    """
-
-    def __init__(self, jobs: Sequence[Job], workers: int, device: torch.device, others: Callable[[], bool]) -> None:
-        self._workers, self._device, self._others = workers, device, others
-        self._left = Counter(_volumes_of(job) for job in jobs)
-        self._lent = Counter[str]()
-        self._examples: dict[str, dict[str, tuple[Inputs, Material]]] = {}  # of each of the volumes
-        self._volumes: dict[str, Material] = {}
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def lend(self, job: Job) -> Iterator[tuple[Inputs, Material]]:
-        """Yield what a job trains on; the first to ask for it prepares it, while others wait."""
-        volumes = _volumes_of(job)
-        with self._lock:
-            lent = self._prepare(job)
-            self._lent[volumes] += 1
-        try:
-            yield lent
-        finally:
-            del lent
-            with self._lock:
-                self._lent[volumes] -= 1
-                self._left[volumes] -= 1
-                # One that lacked memory comes again, and may be under way when the last of the others ends.
-                if self._left[volumes] <= 0 and not self._lent[volumes]:
-                    self._let_go(volumes)
-
-    def close(self) -> None:
-        """Let go of everything."""
-        for volumes in list(self._volumes):
-            self._let_go(volumes)
-
-    def _prepare(self, job: Job) -> tuple[Inputs, Material]:
-        volumes, settings = _volumes_of(job), repr(_data_settings(job.config))
-        examples = self._examples.setdefault(volumes, {})
-        if settings not in examples:
-            memory = Memory(budget_gib(job.memory_gib) / self._workers)
-            inputs = gather_inputs(job.dataset, job.config, **job.sources, memory=memory)
-            require_room_on_device(inputs.training, inputs.validation, job.config, self._device)
-            if volumes in self._volumes:
-                material = self._volumes[volumes].with_bounds(inputs.training)
-            else:
-                both, idle = (inputs.training, inputs.validation), self._workers == 1
-                material = Material(*both, self._device, idle_cores=idle, memory=memory, others=self._others)
-                self._volumes[volumes] = material
-            examples[settings] = inputs, material
-        return examples[settings]
-
-    def _let_go(self, volumes: str) -> None:
-        del self._examples[volumes]
-        self._volumes.pop(volumes).__exit__(None, None, None)
-
-
-def _volumes_of(job: Job) -> str:
-    """Return what the volumes of a job depend on."""
-    return repr((_without_bounds(_data_settings(job.config)), job.dataset, sorted(job.sources.items())))
 
 
 def _data_settings(config: Config) -> Config:

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from discoseg.data.files import write_atomically
-from discoseg.engines import Engine, Job
+from discoseg.engines import Engine
 from discoseg.engines.local import LocalEngine
 from discoseg.errors import UserError
 from discoseg.experiments import tables
@@ -38,7 +38,7 @@ from discoseg.experiments.variants import is_variant
 from discoseg.finished import is_finished
 from discoseg.report.runs import read_runs
 from discoseg.run import RunFolder
-from discoseg.sweep import RunProgress, plan_jobs, run_jobs
+from discoseg.sweep import RunProgress, fit_many
 
 
 @dataclass
@@ -185,16 +185,13 @@ def _make(
         begun.update({cell.name: cell for cell in missing if cell.name == run.name})
         progress(run, done, message)
 
-    jobs, failures = list[Job](), list[str]()
-    for task, group in _groups(missing, tasks):
-        try:
-            jobs += _plan_jobs(task, group, data, out, length=length, tasks=tasks)
-        except UserError as error:
-            failures.append(str(error))
+    failures: list[str] = []
     try:
-        run_jobs(jobs, len(missing), engine, report)
-    except UserError as error:
-        failures.append(str(error))
+        for task, group in _groups(missing, tasks):
+            try:
+                _train(task, group, data, out, length=length, engine=engine, tasks=tasks, progress=report)
+            except UserError as error:
+                failures.append(str(error))
     finally:
         collect(missing)  # an interruption costs no finished training
     return failures
@@ -223,13 +220,21 @@ def _groups(cells: Sequence[Cell], tasks: Sequence[Task]) -> Iterable[tuple[Task
     return groups
 
 
-def _plan_jobs(
-    task: Task, cells: Sequence[Cell], data: Path, out: Path, *, length: Length, tasks: Sequence[Task]
-) -> list[Job]:
-    """Return the trainings of a group that are left to do."""
+def _train(
+    task: Task,
+    cells: Sequence[Cell],
+    data: Path,
+    out: Path,
+    *,
+    length: Length,
+    engine: Engine,
+    tasks: Sequence[Task],
+    progress: RunProgress,
+) -> None:
+    dataset = data / task.dataset
     split, seeds = choose_patients(task, cells[0], data, out)
     runs = {out / "runs" / cell.name: cell.config(tasks, length) for cell in cells}
-    return plan_jobs(data / task.dataset, runs, seeds=seeds, split=split, resume=True)
+    fit_many(dataset, runs, seeds=seeds, split=split, engine=engine, resume=True, progress=progress)
 
 
 def _write(
