@@ -109,13 +109,12 @@ def print_moved(examples: Sequence[Example], crf: CrfConfig, sigmas: Sequence[fl
         prior = replace(crf, sigma=sigma)
         weights = np.array([weigh_borders(e, masks, prior) for e, masks in zip(examples, moved, strict=True)])
         costly = weights[:, true] > 0  # with a small σ a border may cost nothing
-        ends = np.array([slide(list(row), true) for row in weights[costly]])
-        sizes, stops = ratios[costly][np.arange(len(ends)), ends], (ends > 0) & (ends < len(moves) - 1)
+        ends = np.array([slide(list(row), true) for row in weights[costly]], dtype=int)
+        sizes = ratios[costly][np.arange(len(ends)), ends]
+        stops = (ends > 0) & (ends < len(moves) - 1) & (sizes > 0)  # nothing is left of some
         cells = [f"{value:.2f}" for value in np.median(weights[costly] / weights[costly][:, [true]], axis=0)]
-        cells += [
-            f"{sizes[stops].mean():.2f} ± {sizes[stops].std():.2f}",
-            f"{np.count_nonzero(~stops)} of {len(stops)}",
-        ]
+        cells.append(f"{sizes[stops].mean():.2f} ± {sizes[stops].std():.2f}" if stops.any() else "–")
+        cells.append(f"{np.count_nonzero(~stops)} of {len(stops)}")
         print(f"| {sigma:g} | " + " | ".join(cells) + " |", flush=True)
 
 
@@ -134,8 +133,8 @@ def main() -> None:
     parser.add_argument("--strength", type=float, nargs="+", default=[0.1, 0.3, 1, 3, 10, 100], help="λ/μ")
     parser.add_argument("--moves", type=int, nargs="+", default=[-5, -4, -3, -2, -1, 0, 1, 2], help="pixels, in order")
     options = parser.parse_args()
-    if 0 not in options.moves:
-        parser.error("--moves must have 0 among them, the true contours")
+    if 0 not in options.moves or options.moves != sorted(set(options.moves)):
+        parser.error("--moves must be in order, with 0 among them, the true contours")
     config = replace(load_config(options.preset), label=options.label, size_eps=0.1)
     if options.clip_percent is not None:
         config = replace(config, grid=replace(config.grid, clip_percent=tuple(options.clip_percent)))

@@ -132,18 +132,19 @@ def write_sizes(row: Row) -> list[str]:
     """Return the share of training volumes inside their bounds, and their sizes, by task; means over seeds."""
     cells = []
     for ours in row.ours:
-        inside, ratio, spread = (
-            mean(training.last(column) for training in ours) if ours and ours[0].has_bounds else 0.0
-            for column in ("inside_bounds", "train_size_ratio", "train_size_ratio_std")
-        )
-        ended = [t.model["train_inside_bounds"] for t in ours if t.model is not None and t.model["train_inside_bounds"]]
-        model = f", {100 * mean(map(float, ended)):.0f}" if ours and len(ended) == len(ours) else ""
-        cells.append(f"{100 * inside:.0f}{model} %; {ratio:.2f} ± {spread:.2f}" if ours and ours[0].has_bounds else "")
+        if not ours or not ours[0].has_bounds:
+            cells.append("")
+            continue
+        columns = ("inside_bounds", "train_size_ratio", "train_size_ratio_std")
+        inside, ratio, spread = (mean(training.last(column) for training in ours) for column in columns)
+        ended = [float(t.model["train_inside_bounds"]) for t in ours if t.model and t.model["train_inside_bounds"]]
+        model = f", {100 * mean(ended):.0f}" if len(ended) == len(ours) else ""
+        cells.append(f"{100 * inside:.0f}{model} %; {ratio:.2f} ± {spread:.2f}")
     return cells
 
 
 def write_table(title: str, columns: Sequence[str], rows: Sequence[Row], write: Callable[[Row], list[str]]) -> str:
-    """Return a table as Markdown; rows of which nothing is known are left out."""
+    """Return a table as Markdown; rows with nothing in them are left out."""
     lines = [f"| {title} | " + " | ".join(columns) + " |"]
     lines.append("|---" * lines[0].count(" | ") + "|---|")
     lines += [f"| {row.title} | {row.value} | " + " | ".join(cells) + " |" for row in rows if any(cells := write(row))]
@@ -165,7 +166,7 @@ def main() -> None:
     print(write_table("best epoch", [value, *columns], rows, write_best), end="\n\n")
     print(write_table(f"last {LAST} epochs; model", [value, *tasks], rows, write_last), end="\n\n")
     title = f"training volumes inside bounds, last {LAST} epochs, model; size ratio"
-    print(write_table(title, [value, *tasks], [row for row in rows if row.value != "0 %"], write_sizes))
+    print(write_table(title, [value, *tasks], rows, write_sizes))
 
 
 if __name__ == "__main__":
