@@ -1,153 +1,116 @@
-r"""Write a table of the paper beside ours as Markdown, from our result tables.
+r"""Write a table of the paper beside ours as Markdown, from our tables of epochs.
 
     python docs/tabulate.py table1 docs/results/table1-{ventricles,prostate}.csv --until 50 50 60 \
         --models docs/results/table1-models.csv
     python docs/tabulate.py table2 docs/results/table[12]-ventricles.csv docs/results/table1-prostate.csv \
         --until 50 50 60
 
-Of every training the epochs up to ``--until`` count, of LV, RV and prostate; those of fewer than ``--at-least`` epochs
-are left out. Means and standard deviations are over random seeds, whose number stands in brackets, each with the last
-of its own epochs. ``--models`` has the scores of the models that trainings ended with; their mean is shown where all
-seeds ended with the epochs that count.
+``discoseg reproduce`` writes the like from the results of a machine. Here the epochs up to ``--until`` count, of LV, RV
+and prostate; trainings of fewer than ``--at-least`` epochs are left out. Means and standard deviations are over random
+seeds, whose number stands in brackets, each with the last of its own epochs. ``--models`` has the scores of the models
+that trainings ended with; their mean is shown where all seeds ended with the epochs that count.
 """
 
 import argparse
 import csv
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
-from discoseg.config import Method
-from discoseg.experiments.paper import TABLE1, TABLE2
-from discoseg.experiments.plan import Cell
+from discoseg.experiments.plan import Cell, plan
+from discoseg.experiments.results import Result
+from discoseg.experiments.tables import METHOD_TITLES, Row, collect_rows
 from discoseg.experiments.tasks import TASKS
 
-METHODS: dict[Method, str] = {
-    "full": "full supervision",
-    "penalty": "penalty",
-    "size": "size only",
-    "crf": "CRF only",
-    "crf+size": "**CRF + size**",
-}
 LAST = 10  # epochs that means are of
+MOST_SEEDS = 10
 
 
-@dataclass(frozen=True)
-class Training:
-    """The epochs of a training that count, and the scores of its last model where all of its epochs do."""
-
-    epochs: list[dict[str, str]]
-    model: dict[str, str] | None
-
-    def best(self) -> float:
-        """Return the validation Dice of the best epoch."""
-        return max(float(epoch["val_dice"]) for epoch in self.epochs)
-
-    def last(self, column: str) -> float:
-        """Return the mean of a column over the last epochs."""
-        return mean(float(epoch[column]) for epoch in self.epochs[-LAST:])
-
-    def until(self, epochs: int) -> "Training":
-        """Return its first ``epochs``, or all where it has no more."""
-        return self if len(self.epochs) <= epochs else Training(self.epochs[:epochs], None)
-
-    @property
-    def has_bounds(self) -> bool:
-        """Whether sizes were bounded."""
-        return self.epochs[-1]["inside_bounds"] != ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method with its ε or μ: for every task the paper's Dice, and our trainings, one for each random seed."""
-
-    title: str
-    value: str
-    paper: list[float]
-    ours: list[list[Training]]
-
-
-def read_trainings(paths: Sequence[Path], models: Path | None, at_least: int) -> dict[str, Training]:
-    """Return the trainings that are long enough, by name."""
-    epochs: dict[str, list[dict[str, str]]] = defaultdict(list)
+def read_epochs(paths: Sequence[Path]) -> dict[str, dict[str, list[float]]]:
+    """Return the columns that each training has, by its name."""
+    trainings: dict[str, dict[str, list[float]]] = {}
     for path in paths:
+        read: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         with path.open(encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        if again := epochs.keys() & {row["training"] for row in rows}:
-            raise SystemExit(f"{path}: has trainings that another table has too: {', '.join(sorted(again))}")
-        for row in rows:
-            epochs[row["training"]].append(row)
-    scores: dict[str, dict[str, str]] = {}
-    if models is not None:
-        with models.open(encoding="utf-8") as file:
-            scores = {row["training"]: row for row in csv.DictReader(file)}
-    return {name: Training(rows, scores.get(name)) for name, rows in epochs.items() if len(rows) >= at_least}
+            for row in csv.DictReader(file):
+                for column, value in row.items():
+                    if value and column not in ("training", "epoch"):
+                        read[row["training"]][column].append(float(value))
+        if again := trainings.keys() & read.keys():
+            raise SystemExit(f"{path}: has {len(again)} trainings that another table has too, such as {min(again)}")
+        trainings |= read
+    return trainings
 
 
-def collect_rows(what: str, trainings: dict[str, Training], until: Sequence[int]) -> list[Row]:
-    """Return the rows of a table, by method."""
-    table, rows = TABLE1 if what == "table1" else TABLE2, list[Row]()
-    for method, title in METHODS.items():
-        for value in dict.fromkeys(value for _, other, value in table if other == method):
-            ours = []
-            for task, most in zip(TASKS, until, strict=True):
-                eps = value if what == "table1" else None if method == "crf" else 0.0
-                mu = None if what == "table1" or value == task.mu.get(method) else value
-                cells = [Cell(task.name, method, eps, mu=mu, seed=seed) for seed in range(3)]
-                ours.append([trainings[cell.name].until(most) for cell in cells if cell.name in trainings])
-            text = "" if value is None else f"{100 * value:g} %" if what == "table1" else f"{value:g}"
-            rows.append(Row(title, text, [table[task.name, method, value] for task in TASKS], ours))
-    return rows
+def read_models(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Return the scores of the models that trainings ended with, by their names."""
+    if path is None:
+        return {}
+    with path.open(encoding="utf-8") as file:
+        return {row["training"]: {key: value for key, value in row.items() if value} for row in csv.DictReader(file)}
 
 
-def write_scores(seeds: Sequence[Training], score: Callable[[Training], float], paper: float | None = None) -> str:
+def make_result(cell: Cell, history: dict[str, list[float]], model: dict[str, Any] | None, until: int) -> Result:
+    """Return the beginning of a training as `reproduce` would keep it; the model is that of all of its epochs."""
+    whole = len(history["val_dice"]) <= until
+    begun = {column: values[:until] for column, values in history.items()}
+    return Result(cell, {}, begun, 0.0, {}, {"mean": model} if whole and model else {})
+
+
+def average(column: str) -> Callable[[Result], float]:
+    """Return what takes the mean of a column over a result's last epochs."""
+    return lambda result: mean(result.history[column][-LAST:])
+
+
+def write_scores(results: Sequence[Result], score: Callable[[Result], float], paper: float | None = None) -> str:
     """Return mean ± standard deviation (number) over seeds, in bold where the mean reaches the paper's."""
-    if not seeds:
+    if not results:
         return ""
-    values = [score(training) for training in seeds]
+    values = [score(result) for result in results]
     text = f"{mean(values):.3f}"
     text = f"**{text}**" if paper is not None and float(text) >= paper else text
     return f"{text} ± {stdev(values):.3f} ({len(values)})" if len(values) > 1 else text
 
 
-def write_best(row: Row) -> list[str]:
-    """Return the paper's Dice and that of our best epochs, by task."""
-    pairs = zip(row.paper, row.ours, strict=True)
-    return [f"{paper:.3f} | {write_scores(ours, Training.best, paper)}" for paper, ours in pairs]
+def of_models(results: Sequence[Result], column: str) -> float | None:
+    """Return the mean of what the models score, None where not all results have it."""
+    found = [result.facts["mean"][column] for result in results if column in result.facts.get("mean", {})]
+    return mean(map(float, found)) if found and len(found) == len(results) else None
 
 
-def write_last(row: Row) -> list[str]:
-    """Return the mean Dice of the last epochs, and that of the last models, by task."""
-    cells = []
-    for ours in row.ours:
-        ended = [float(training.model["val_dice"]) for training in ours if training.model is not None]
-        text = write_scores(ours, lambda training: training.last("val_dice"))
-        cells.append(text + (f"; {mean(ended):.3f}" if ours and len(ended) == len(ours) else ""))
-    return cells
+def write_best(row: Row) -> str:
+    """Return the paper's Dice and that of our best epochs."""
+    return f"{row.paper:.3f} | {write_scores(row.results, lambda result: result.best_dice, row.paper)}"
 
 
-def write_sizes(row: Row) -> list[str]:
-    """Return the share of training volumes inside their bounds, and their sizes, by task; means over seeds."""
-    cells = []
-    for ours in row.ours:
-        if not ours or not ours[0].has_bounds:
-            cells.append("")
-            continue
-        columns = ("inside_bounds", "train_size_ratio", "train_size_ratio_std")
-        inside, ratio, spread = (mean(training.last(column) for training in ours) for column in columns)
-        ended = [float(t.model["train_inside_bounds"]) for t in ours if t.model and t.model["train_inside_bounds"]]
-        model = f", {100 * mean(ended):.0f}" if len(ended) == len(ours) else ""
-        cells.append(f"{100 * inside:.0f}{model} %; {ratio:.2f} ± {spread:.2f}")
-    return cells
+def write_last(row: Row) -> str:
+    """Return the mean Dice of the last epochs, and that of the models."""
+    model = of_models(row.results, "val_dice")
+    return write_scores(row.results, average("val_dice")) + ("" if model is None else f"; {model:.3f}")
 
 
-def write_table(title: str, columns: Sequence[str], rows: Sequence[Row], write: Callable[[Row], list[str]]) -> str:
-    """Return a table as Markdown; rows with nothing in them are left out."""
-    lines = [f"| {title} | " + " | ".join(columns) + " |"]
-    lines.append("|---" * lines[0].count(" | ") + "|---|")
-    lines += [f"| {row.title} | {row.value} | " + " | ".join(cells) + " |" for row in rows if any(cells := write(row))]
+def write_sizes(row: Row) -> str:
+    """Return the share of training volumes inside their bounds, also with the models, and their sizes; means."""
+    if not row.results or "inside_bounds" not in row.results[0].history:
+        return ""
+    columns = ("inside_bounds", "train_size_ratio", "train_size_ratio_std")
+    inside, ratio, spread = (mean(map(average(column), row.results)) for column in columns)
+    model = of_models(row.results, "train_inside_bounds")
+    return f"{100 * inside:.0f}{'' if model is None else f', {100 * model:.0f}'} %; {ratio:.2f} ± {spread:.2f}"
+
+
+def write_table(titles: Sequence[str], rows: Sequence[Row], by_mu: bool, write: Callable[[Row], str]) -> str:
+    """Return a table as Markdown, with a column of each task; lines that have nothing are left out."""
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    settings = dict.fromkeys((row.method, row.mu if by_mu else row.eps) for row in rows)
+    for method, value in settings:
+        found = {row.task.name: row for row in rows if (row.method, row.mu if by_mu else row.eps) == (method, value)}
+        cells = [write(found[task.name]) if task.name in found else "" for task in TASKS]
+        label = "" if value is None else f"{value:g}" if by_mu else f"{100 * value:g} %"
+        if any(cells):
+            lines.append(f"| {METHOD_TITLES[method]} | {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -160,13 +123,21 @@ def main() -> None:
     parser.add_argument("--at-least", type=int, default=50)
     parser.add_argument("--models", type=Path)
     options = parser.parse_args()
-    rows = collect_rows(options.what, read_trainings(options.tables, options.models, options.at_least), options.until)
-    value, tasks = "ε" if options.what == "table1" else "μ̂ = μ̃", [task.title for task in TASKS]
-    columns = [title for task in tasks for title in (f"{task}, paper", "ours")]
-    print(write_table("best epoch", [value, *columns], rows, write_best), end="\n\n")
-    print(write_table(f"last {LAST} epochs; model", [value, *tasks], rows, write_last), end="\n\n")
+    epochs, models = read_epochs(options.tables), read_models(options.models)
+    until = {task.name: most for task, most in zip(TASKS, options.until, strict=True)}
+    cells, by_mu = plan(options.what, seeds=MOST_SEEDS, tasks=TASKS), options.what == "table2"
+    results = {
+        cell.name: make_result(cell, epochs[cell.name], models.get(cell.name), until[cell.task])
+        for cell in cells
+        if cell.name in epochs and len(epochs[cell.name]["val_dice"]) >= options.at_least
+    }
+    rows = collect_rows(cells, results, TASKS, by="mu" if by_mu else "eps")
+    tasks, value = [task.title for task in TASKS], "μ̂ = μ̃" if by_mu else "ε"
+    beside = [title for task in tasks for title in (f"{task}, paper", "ours")]
+    print(write_table(["best epoch", value, *beside], rows, by_mu, write_best), end="\n\n")
+    print(write_table([f"last {LAST} epochs; model", value, *tasks], rows, by_mu, write_last), end="\n\n")
     title = f"training volumes inside bounds, last {LAST} epochs, model; size ratio"
-    print(write_table(title, [value, *tasks], rows, write_sizes))
+    print(write_table([title, value, *tasks], rows, by_mu, write_sizes))
 
 
 if __name__ == "__main__":
