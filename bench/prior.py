@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt
 
 from discoseg.config import CrfConfig
-from discoseg.discrete.contrast import border_weight, distances_mm, forward_offsets
+from discoseg.discrete.contrast import border_weight, distances_mm, forward_offsets, widen_bright
 from discoseg.presets import load_config
 from discoseg.regions import open_regions
 from discoseg.weak.examples import Example
@@ -67,7 +67,8 @@ def move_contours(mask: Mask, pixels: int) -> Mask:
 def weigh_borders(example: Example, masks: Sequence[Mask], crf: CrfConfig) -> list[float]:
     """Return what the borders of some masks of a volume cost, λ = 1."""
     offsets = forward_offsets(3, crf.neighbours)
-    distances, image = distances_mm(offsets, example.spacing_mm), np.ascontiguousarray(example.image[:, 0])
+    distances = distances_mm(offsets, example.spacing_mm)
+    image = np.ascontiguousarray(widen_bright(example.image[:, 0], crf.widen))
     unlike = 1.0 - np.eye(2)
     return [border_weight(mask.astype(np.int8), unlike, image, offsets, distances, crf.sigma) for mask in masks]
 
@@ -129,6 +130,7 @@ def main() -> None:
     parser.add_argument("--clip-percent", type=float, nargs=2, help="percentiles that become 0 and 1: the preset's")
     parser.add_argument("--every", type=int, default=9, help="one in so many volumes; odd, where phases alternate")
     parser.add_argument("--neighbours", type=int, choices=(6, 8, 18, 26), default=26)
+    parser.add_argument("--widen", type=int, default=0, help="pixels by which bright structures are widened")
     parser.add_argument("--sigma", type=float, nargs="+", default=[0.0007, 0.0022, 0.0071, 0.02, 0.05])
     parser.add_argument("--strength", type=float, nargs="+", default=[0.1, 0.3, 1, 3, 10, 100], help="λ/μ")
     parser.add_argument("--moves", type=int, nargs="+", default=[-5, -4, -3, -2, -1, 0, 1, 2], help="pixels, in order")
@@ -141,7 +143,7 @@ def main() -> None:
     sources = {"seeds": options.seeds, "split": options.split, "validation_fraction": 0.2}
     training = gather_inputs(options.dataset, config, **sources).training[:: options.every]
     examples = [e for e in training if e.truth is not None and np.count_nonzero(e.truth == 1)]
-    crf = CrfConfig(neighbours=options.neighbours)
+    crf = CrfConfig(neighbours=options.neighbours, widen=options.widen)
     print(f"{options.label}: {len(examples)} volumes, {options.neighbours} neighbours; 3D Dice (size ratio) of cuts")
     print_cuts(examples, crf, options.sigma, options.strength)
     print("Moved contours: weight relative to the true border's (median of volumes), and where they slide to")

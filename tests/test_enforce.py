@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +198,8 @@ def test_what_is_not_given_is_the_trainings(scan: Volume, tmp_path: Path) -> Non
     lv = model("LV")
     enforcement = lv.enforcement()
     assert enforcement.sizes.of("any", "LV") == (20, 200)
-    assert enforcement.strength == pytest.approx(0.02)  # a tenth
-    assert (enforcement.sigma, enforcement.neighbours) == (0.1, 26)
+    assert enforcement.crf.strength == pytest.approx(0.02)  # a tenth
+    assert replace(enforcement.crf, strength=0.2) == lv.config.crf
     (tmp_path / "sizes.csv").write_text("case,low_ml,high_ml\na,10,20\n")
     with pytest.raises(UserError, match="no bounds for case b"):
         lv.predict(scan, enforcement=lv.enforcement(size_csv=tmp_path / "sizes.csv"), case="b")

@@ -3,20 +3,21 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discoseg.config import Config
+from discoseg.config import Config, CrfConfig
 from discoseg.data.files import write_atomically
 from discoseg.data.prepare import Grid, grid_spacing_mm, probabilities_from_grid
 from discoseg.data.volume import Volume
 from discoseg.discrete import PottsGrid
 from discoseg.enforce import Enforced, energy_of, enforce, restore_sizes
 from discoseg.errors import UserError
+from discoseg.regions import contrast_grid
 from discoseg.weak.bounds import Bounds, IntervalMl, bounds_from_ml
 from discoseg.weak.pairs import read_pairs
 from discoseg.weak.sizes import SizesMl
@@ -28,16 +29,10 @@ _SHARE = 0.1  # of the training's λ/μ̂: with no multipliers against it, all o
 
 @dataclass(frozen=True)
 class Enforcement:
-    """What masks have to honour: sizes in millilitres, and a boundary prior of λ/μ̂ = ``strength``, 0 for none.
-
-    ``pairs`` are the factors between structures, as ``--crf.pairs`` has them.
-    """
+    """What masks have to honour: sizes in millilitres, and a boundary prior, whose strength is λ/μ̂, 0 for none."""
 
     sizes: SizesMl
-    strength: float
-    sigma: float
-    neighbours: int
-    pairs: str | None = None
+    crf: CrfConfig
 
     @classmethod
     def choose(
@@ -65,7 +60,7 @@ class Enforcement:
         if strength == 0 and size_ml is None and size_csv is None:
             raise UserError("nothing to enforce: give --size-ml, --size-csv, or a --crf-strength above 0")
         sizes = SizesMl.read(size_ml, size_csv, structures)
-        return cls(sizes, strength, config.crf.sigma, config.crf.neighbours, config.crf.pairs)
+        return cls(sizes, replace(config.crf, strength=strength))
 
 
 @dataclass(frozen=True)
@@ -116,9 +111,10 @@ def enforce_in_image(
     voxel_ml = scene.means[0].voxel_ml
     intervals = [enforcement.sizes.of(case, name, file_voxel_ml=voxel_ml) for name in scene.structures]
     own = _own_problem(scene, intervals, case)
-    problem = own if enforcement.strength == 0 else _grid_problem(scene, enforcement, intervals, case)
-    strength, pairs = enforcement.strength, read_pairs(enforcement.pairs, scene.structures)
-    found = enforce(problem.probabilities, problem.bounds, grid=problem.potts, strength=strength, pairs=pairs)
+    crf = enforcement.crf
+    problem = own if crf.strength == 0 else _grid_problem(scene, enforcement, intervals, case)
+    pairs = read_pairs(crf.pairs, scene.structures)
+    found = enforce(problem.probabilities, problem.bounds, grid=problem.potts, strength=crf.strength, pairs=pairs)
     labels = found.labels.astype(np.uint8)
     if problem is not own:
         returned = [
@@ -131,12 +127,13 @@ def enforce_in_image(
     certificate: dict[str, Any] = {
         "case": case,
         "kind": found.kind,
-        "strength": strength,
-        "pairs": enforcement.pairs,
-        "sigma": enforcement.sigma,
-        "neighbours": enforcement.neighbours,
+        "strength": crf.strength,
+        "pairs": crf.pairs,
+        "sigma": crf.sigma,
+        "widen": crf.widen,
+        "neighbours": crf.neighbours,
         "solved_on": {"voxels": problem.where, "shape_zyx": list(problem.probabilities.shape[1:])},
-        "energy": _energies(problem, found, strength, pairs),
+        "energy": _energies(problem, found, crf.strength, pairs),
         "changed_by_postprocessing_vox": int(np.count_nonzero(treated != labels)),
         "changed_to_restore_sizes_vox": int(np.count_nonzero(final != treated)),
         "structures": {},
@@ -167,9 +164,7 @@ def _own_problem(scene: Scene, intervals: Sequence[IntervalMl], case: str) -> _P
 def _grid_problem(scene: Scene, enforcement: Enforcement, intervals: Sequence[IntervalMl], case: str) -> _Problem:
     spacing_mm = grid_spacing_mm(scene.means[0], scene.grid)
     voxels, voxel_ml = scene.probabilities[0].size, float(np.prod(spacing_mm)) / 1000
-    potts = PottsGrid(
-        scene.image[:, 0], spacing_mm=spacing_mm, sigma=enforcement.sigma, neighbours=enforcement.neighbours
-    )
+    potts = contrast_grid(scene.image[:, 0], spacing_mm, enforcement.crf)
     bounds = _bounds(scene.structures, intervals, voxels, voxel_ml, case)
     return _Problem("grid", scene.probabilities, bounds, potts)
 

@@ -20,6 +20,7 @@ Axis = Literal["x", "y", "z"]
 
 MOST_PIXELS = 16_384  # of a slice's side
 MOST_FEATURES = 4096  # of a network's first level; both only keep files from asking for anything at all
+MOST_WIDENED = 16  # pixels
 
 
 def _require(condition: bool, message: str) -> None:
@@ -136,6 +137,10 @@ class CrfConfig:
     """λ, the weight of boundary length against the label loss; the cut uses λ/μ."""
     sigma: float = 0.05
     """σ of the contrast weight exp(−d²/2σ²), on intensities scaled to [0, 1]."""
+    widen: int = 0
+    """Pixels of the network's grid by which whatever is bright is widened in its slices, in the image whose contrast
+    counts; whatever is dark, if negative. For structures whose masks go a pixel beyond the steepest edge, so that the
+    cheapest border is inside of the true one: blood in ACDC, whose masks include the pixels it shares with muscle."""
     calibrate: bool = False
     """With size bounds: shift the log odds of each volume before its cut, by one number for each structure, such that
     about as many voxels have it as its bounds say. Otherwise a network that is below ½ there gets an empty proposal.
@@ -149,6 +154,7 @@ class CrfConfig:
     def __post_init__(self) -> None:
         _require(0 <= self.strength < math.inf, f"--crf.strength {self.strength} must be 0 or more, and finite")
         _require(0 < self.sigma < math.inf, f"--crf.sigma {self.sigma} must be positive, and finite")
+        _require(abs(self.widen) <= MOST_WIDENED, f"--crf.widen {self.widen} must be -{MOST_WIDENED} to {MOST_WIDENED}")
 
 
 @dataclass(frozen=True)

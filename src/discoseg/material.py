@@ -75,7 +75,7 @@ class Material:
         starts = [0, *accumulate(len(example.seeds) for example in training)]
         slices = [torch.arange(starts[index], starts[index + 1]) for index in self.turns]
         self.order = torch.cat(slices).to(device)
-        self._regions: dict[tuple[float, int, bool], list[Region]] = {}
+        self._regions: dict[tuple[float, int, int, bool], list[Region]] = {}
         self._lock = threading.Lock()
         if device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # a step's shapes never change: its algorithms are chosen by trial
@@ -96,8 +96,8 @@ class Material:
         return other
 
     def regions(self, crf: CrfConfig, *, honour_seeds: bool) -> list[Region]:
-        """Return where each training volume must be cut, with contrast weights that trainings of this σ share."""
-        key = (crf.sigma, crf.neighbours, honour_seeds)
+        """Return where each training volume must be cut, with contrast weights that trainings of this prior share."""
+        key = (crf.sigma, crf.widen, crf.neighbours, honour_seeds)
         with self._lock:
             if key not in self._regions:
                 self._regions[key] = open_regions(self.training, crf, honour_seeds=honour_seeds, memory=self.memory)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from discoseg.config import CrfConfig
 from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.discrete import PottsGrid
+from discoseg.discrete.contrast import widen_bright
 from discoseg.discrete.potts import Box, box_around
 from discoseg.weak.examples import Example
 
@@ -66,17 +67,25 @@ def open_regions(
         slices = slice(stop - len(example.seeds), stop)
         depth, rows, columns = example.seeds.shape
         box: Box | None = (slice(0, depth), slice(0, rows), slice(0, columns))
+        unknown = example.seeds < 0
         if honour_seeds:
-            unknown = example.seeds < 0
             box = box_around(unknown) if unknown.any() else None
-        image = example.image[:, 0] if box is None else example.image[:, 0][box]
-        make = partial(PottsGrid, image, spacing_mm=example.spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours)
-        kept = make() if box is not None and memory.reserve(_grid_bytes(image.size, crf)) else None
+        make = partial(contrast_grid, example.image[:, 0], example.spacing_mm, crf, box)
+        kept = make() if box is not None and memory.reserve(_grid_bytes(unknown[box].size, crf)) else None
         seeds = example.seeds[box] if honour_seeds and box is not None else None
         if kept is not None and seeds is not None:
             seeds = np.ascontiguousarray(seeds)
         regions.append(Region(example.name, slices, (rows, columns), box, make, kept, seeds))
     return regions
+
+
+def contrast_grid(
+    image: NDArray[np.float32], spacing_mm: tuple[float, float, float], crf: CrfConfig, box: Box | None = None
+) -> PottsGrid:
+    """Return the boundary prior's grid of an image (z, y, x) in [0, 1], or of a ``box`` of it."""
+    image = widen_bright(image, crf.widen)
+    inside = image if box is None else image[box]
+    return PottsGrid(inside, spacing_mm=spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours)
 
 
 def _grid_bytes(voxels: int, crf: CrfConfig) -> int:

@@ -28,6 +28,24 @@ def forward_offsets(axes: int, neighbours: int) -> NDArray[np.int64]:
     return np.array([o for o in cube if o > (0,) * axes and sum(map(abs, o)) <= most], dtype=np.int64)
 
 
+def widen_bright(image: NDArray[np.floating], pixels: int) -> NDArray[np.floating]:
+    """Return an image (z, y, x) with whatever is bright ``pixels`` wider in its slices; whatever is dark, if negative.
+
+    Each pixel becomes the brightest, or the darkest, of itself and its four neighbours, so many times.
+
+    >>> widen_bright(np.array([[[0, 0, 9, 5, 0, 0]]]), 1)
+    array([[[0, 9, 9, 9, 5, 0]]])
+    """
+    take = np.maximum if pixels > 0 else np.minimum
+    for _ in range(abs(pixels)):
+        wider = image.copy()
+        for into, out_of in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[:, :, 1:], np.s_[:, :, :-1])):
+            take(wider[into], image[out_of], out=wider[into])
+            take(wider[out_of], image[into], out=wider[out_of])
+        image = wider
+    return image
+
+
 def distances_mm(offsets: NDArray[np.int64], spacing_mm: tuple[float, ...]) -> NDArray[np.float64]:
     """Length of each offset in mm."""
     return np.array([math.hypot(*(o * spacing_mm)) for o in offsets])
