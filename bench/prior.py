@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt
 
 from discoseg.config import CrfConfig
-from discoseg.discrete.contrast import border_weight, distances_mm, forward_offsets, widen_bright
 from discoseg.presets import load_config
-from discoseg.regions import open_regions
+from discoseg.regions import contrast_grid, open_regions
 from discoseg.weak.examples import Example
 from discoseg.workflow import gather_inputs
 
@@ -66,11 +65,9 @@ def move_contours(mask: Mask, pixels: int) -> Mask:
 
 def weigh_borders(example: Example, masks: Sequence[Mask], crf: CrfConfig) -> list[float]:
     """Return what the borders of some masks of a volume cost, λ = 1."""
-    offsets = forward_offsets(3, crf.neighbours)
-    distances = distances_mm(offsets, example.spacing_mm)
-    image = np.ascontiguousarray(widen_bright(example.image[:, 0], crf.widen))
-    unlike = 1.0 - np.eye(2)
-    return [border_weight(mask.astype(np.int8), unlike, image, offsets, distances, crf.sigma) for mask in masks]
+    grid = contrast_grid(example.image[:, 0], example.spacing_mm, crf)
+    nothing = np.zeros(grid.shape)
+    return [grid.energy(mask, nothing, strength=1) for mask in masks]
 
 
 def print_cuts(

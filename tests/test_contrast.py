@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -10,7 +11,9 @@ from scipy.ndimage import binary_dilation, binary_erosion, generate_binary_struc
 from discoseg.config import CrfConfig
 from discoseg.discrete.contrast import widen_bright
 from discoseg.errors import UserError
+from discoseg.material import Material
 from discoseg.regions import contrast_grid
+from discoseg.weak.examples import Example
 
 CROSS = generate_binary_structure(2, 1)[None]  # in a slice
 SPACING_MM = (8.0, 1.5, 1.5)
@@ -41,7 +44,7 @@ def cheapest(image: NDArray[np.float32], mask: NDArray[np.bool_], widen: int) ->
         moved[-pixels] = binary_erosion(mask, CROSS, iterations=pixels)
     grid = contrast_grid(image, SPACING_MM, CrfConfig(sigma=0.1, widen=widen))
     nothing = np.zeros(mask.shape)
-    return min(moved, key=lambda pixels: grid.energy(moved[pixels], nothing, strength=1) / np.sqrt(moved[pixels].sum()))
+    return min(moved, key=lambda pixels: grid.energy(moved[pixels], nothing, strength=1))
 
 
 def test_the_cheapest_border_moves_outwards_by_the_pixels_that_bright_structures_are_widened() -> None:
@@ -64,6 +67,23 @@ def test_a_box_is_cut_out_of_the_widened_image() -> None:
     assert part.energy(unary < 0, unary, strength=3) == whole.energy(unary < 0, unary, strength=3)
 
 
+def test_trainings_that_share_volumes_share_no_grids_of_another_image(examples: list[Example]) -> None:
+    with Material(examples[:2], [], torch.device("cpu")) as material:
+        narrow, wide, again = (
+            material.regions(CrfConfig(sigma=0.1, widen=widen), honour_seeds=False) for widen in (0, 1, 1)
+        )
+    assert wide is again
+    for example, region, other in zip(examples, wide, narrow, strict=False):
+        mask, nothing = np.equal(example.seeds, 1), np.zeros(example.seeds.shape)
+        expected = contrast_grid(example.image[:, 0], example.spacing_mm, CrfConfig(sigma=0.1, widen=1))
+        weight = region.grid().energy(mask, nothing, strength=1)
+        assert weight == expected.energy(mask, nothing, strength=1)
+        assert weight != other.grid().energy(mask, nothing, strength=1)
+
+
 def test_how_far_is_bounded() -> None:
+    CrfConfig(widen=-16)
+    with pytest.raises(UserError, match=r"--crf\.widen -17 must be -16 to 16"):
+        CrfConfig(widen=-17)
     with pytest.raises(UserError, match=r"--crf\.widen 17 must be -16 to 16"):
         CrfConfig(widen=17)

@@ -194,6 +194,15 @@ def test_bounds_that_are_met_change_nothing_without_a_boundary_prior(scan: Volum
     assert energy["before"] == pytest.approx(energy["after"])
 
 
+def test_the_boundary_prior_sees_bright_structures_as_wide_as_the_trainings_did(scan: Volume) -> None:
+    plain = model("LV")
+    wide = replace(plain, config=replace(plain.config, crf=replace(plain.config.crf, widen=1)))
+    found = [lv.predict(scan, enforcement=lv.enforcement(crf_strength=0.5)).certificate for lv in (plain, wide)]
+    assert [certificate and certificate["widen"] for certificate in found] == [0, 1]
+    before, after = (certificate["energy"]["before"] for certificate in found if certificate)
+    assert before != after  # the same mask's border
+
+
 def test_what_is_not_given_is_the_trainings(scan: Volume, tmp_path: Path) -> None:
     lv = model("LV")
     enforcement = lv.enforcement()

@@ -29,7 +29,10 @@ _SHARE = 0.1  # of the training's λ/μ̂: with no multipliers against it, all o
 
 @dataclass(frozen=True)
 class Enforcement:
-    """What masks have to honour: sizes in millilitres, and a boundary prior, whose strength is λ/μ̂, 0 for none."""
+    """What masks have to honour: sizes in millilitres, and a boundary prior.
+
+    The ``strength`` of ``crf`` is λ/μ̂ here, 0 for none; its ``calibrate`` plays no part.
+    """
 
     sizes: SizesMl
     crf: CrfConfig

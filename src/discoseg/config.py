@@ -140,7 +140,8 @@ class CrfConfig:
     widen: int = 0
     """Pixels of the network's grid by which whatever is bright is widened in its slices, in the image whose contrast
     counts; whatever is dark, if negative. For structures whose masks go a pixel beyond the steepest edge, so that the
-    cheapest border is inside of the true one: blood in ACDC, whose masks include the pixels it shares with muscle."""
+    cheapest border is inside of the true one: blood in ACDC, whose masks include the pixels it shares with muscle.
+    Masks of a second round see the same."""
     calibrate: bool = False
     """With size bounds: shift the log odds of each volume before its cut, by one number for each structure, such that
     about as many voxels have it as its bounds say. Otherwise a network that is below ½ there gets an empty proposal.

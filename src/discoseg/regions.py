@@ -67,11 +67,11 @@ def open_regions(
         slices = slice(stop - len(example.seeds), stop)
         depth, rows, columns = example.seeds.shape
         box: Box | None = (slice(0, depth), slice(0, rows), slice(0, columns))
-        unknown = example.seeds < 0
         if honour_seeds:
+            unknown = example.seeds < 0
             box = box_around(unknown) if unknown.any() else None
         make = partial(contrast_grid, example.image[:, 0], example.spacing_mm, crf, box)
-        kept = make() if box is not None and memory.reserve(_grid_bytes(unknown[box].size, crf)) else None
+        kept = make() if box is not None and memory.reserve(_grid_bytes(example.seeds[box].size, crf)) else None
         seeds = example.seeds[box] if honour_seeds and box is not None else None
         if kept is not None and seeds is not None:
             seeds = np.ascontiguousarray(seeds)
@@ -83,9 +83,8 @@ def contrast_grid(
     image: NDArray[np.float32], spacing_mm: tuple[float, float, float], crf: CrfConfig, box: Box | None = None
 ) -> PottsGrid:
     """Return the boundary prior's grid of an image (z, y, x) in [0, 1], or of a ``box`` of it."""
-    image = widen_bright(image, crf.widen)
-    inside = image if box is None else image[box]
-    return PottsGrid(inside, spacing_mm=spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours)
+    seen = widen_bright(image, crf.widen, box)
+    return PottsGrid(seen, spacing_mm=spacing_mm, sigma=crf.sigma, neighbours=crf.neighbours)
 
 
 def _grid_bytes(voxels: int, crf: CrfConfig) -> int:

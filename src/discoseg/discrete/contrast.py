@@ -28,22 +28,29 @@ def forward_offsets(axes: int, neighbours: int) -> NDArray[np.int64]:
     return np.array([o for o in cube if o > (0,) * axes and sum(map(abs, o)) <= most], dtype=np.int64)
 
 
-def widen_bright(image: NDArray[np.floating], pixels: int) -> NDArray[np.floating]:
+def widen_bright(
+    image: NDArray[np.floating], pixels: int, box: tuple[slice, slice, slice] | None = None
+) -> NDArray[np.floating]:
     """Return an image (z, y, x) with whatever is bright ``pixels`` wider in its slices; whatever is dark, if negative.
 
-    Each pixel becomes the brightest, or the darkest, of itself and its four neighbours, so many times.
+    Each pixel becomes the brightest, or the darkest, of itself and its four neighbours, so many times. Of a ``box`` of
+    the image, no more is read than that takes. With 0 pixels it is a view.
 
-    >>> widen_bright(np.array([[[0, 0, 9, 5, 0, 0]]]), 1)
-    array([[[0, 9, 9, 9, 5, 0]]])
+    >>> widen_bright(np.array([[[0.0, 0.0, 0.9, 0.5, 0.0, 0.0]]]), 1)
+    array([[[0. , 0.9, 0.9, 0.9, 0.5, 0. ]]])
     """
+    z, y, x = (slice(0, length) for length in image.shape) if box is None else box
+    reach = abs(pixels)
+    top, left = max(y.start - reach, 0), max(x.start - reach, 0)
+    image = image[z, top : y.stop + reach, left : x.stop + reach]
     take = np.maximum if pixels > 0 else np.minimum
-    for _ in range(abs(pixels)):
+    for _ in range(reach):
         wider = image.copy()
         for into, out_of in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[:, :, 1:], np.s_[:, :, :-1])):
             take(wider[into], image[out_of], out=wider[into])
             take(wider[out_of], image[into], out=wider[out_of])
         image = wider
-    return image
+    return image[:, y.start - top : y.stop - top, x.start - left : x.stop - left]
 
 
 def distances_mm(offsets: NDArray[np.int64], spacing_mm: tuple[float, ...]) -> NDArray[np.float64]:

@@ -22,7 +22,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sigma0.05": {"crf": {"sigma": 0.05}},
     "sigma0.1": {"crf": {"sigma": 0.1}},
     "widen1": {"crf": {"widen": 1}},
-    "widen2": {"crf": {"widen": 2}},
     "neighbours6": {"crf": {"neighbours": 6}},
     "neighbours8": {"crf": {"neighbours": 8}},
     "mu0.1": {"admm": {"mu_crf": 0.1, "mu_size": 0.1}},
