@@ -199,8 +199,8 @@ def test_the_boundary_prior_sees_bright_structures_as_wide_as_the_trainings_did(
     wide = replace(plain, config=replace(plain.config, crf=replace(plain.config.crf, widen=1)))
     found = [lv.predict(scan, enforcement=lv.enforcement(crf_strength=0.5)).certificate for lv in (plain, wide)]
     assert [certificate and certificate["widen"] for certificate in found] == [0, 1]
-    before, after = (certificate["energy"]["before"] for certificate in found if certificate)
-    assert before != after  # the same mask's border
+    narrow, widened = (certificate["energy"]["before"] for certificate in found if certificate)
+    assert narrow != widened  # the same mask's border
 
 
 def test_what_is_not_given_is_the_trainings(scan: Volume, tmp_path: Path) -> None:
