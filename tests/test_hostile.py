@@ -300,13 +300,21 @@ def test_a_file_name_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest
         assert "\x1b" not in said.out + said.err
 
 
-def test_deep_nesting_and_large_texts_are_refused(tmp_path: Path) -> None:
+def test_deep_nesting_and_large_texts_and_numbers_are_refused(tmp_path: Path) -> None:
     for text in ("[" * 200_000, '{"a":' * 100_000):
         with pytest.raises(ValueError, match=r"nested too deeply|Expecting"):
             parse_json(text)
+    for text in (f'{{"a": [1{"0" * 400}]}}', f"-{'9' * 20}"):
+        with pytest.raises(ValueError, match=r"a whole number of \d+ digits"):
+            parse_json(text)
+    assert parse_json(f'[{2**63 - 1}, {-(2**63)}, 1e999, "{"9" * 400}"]')[:2] == [2**63 - 1, -(2**63)]
     (tmp_path / "a.toml").write_text("a = " + "[" * 100_000)
     with pytest.raises(UserError, match="not valid TOML"):
         load_config(str(tmp_path / "a.toml"))
+    for line in (f"epochs = {2**63}", f"[optimiser]\nlr = 1{'0' * 400}", f"[grid]\nshape = [16, -{'9' * 30}]"):
+        (tmp_path / "a.toml").write_text(line)
+        with pytest.raises(UserError, match=r"is a whole number of \d+ bits: expected 63 at most"):
+            load_config(str(tmp_path / "a.toml"))
     with (tmp_path / "dataset.json").open("wb") as file:
         file.truncate(2**40)  # takes no room
     with pytest.raises(UserError, match="too large"):

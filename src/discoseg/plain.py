@@ -35,6 +35,8 @@ def from_dict(values: dict[str, Any], *, base: T, where: str) -> T:
 def _convert(value: Any, hint: Any, where: str) -> Any:
     """Bring a TOML value to the type of a field, or say what was expected."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise UserError(f"{where} is a whole number of {value.bit_length()} bits: expected 63 at most")
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _convert(value, arguments[0], where)
     if origin is Literal and value in arguments:

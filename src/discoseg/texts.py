@@ -11,6 +11,7 @@ from discoseg.errors import UserError
 
 MOST_BYTES = 64 * 2**20
 MOST_TOML_BYTES = 2**20  # tomllib's time can grow with the square of the length
+_MOST_DIGITS = 20  # of a whole number, with its sign; one that no float can hold would be a surprise later
 
 
 def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
@@ -26,11 +27,20 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Return what JSON says; a ValueError where it is none, or nested too deeply. ``pairs`` makes the objects."""
+    """Return what JSON says; a ValueError where it is none, is nested too deeply, or has a whole number of many digits.
+
+    ``pairs`` makes the objects.
+    """
     try:
-        return json.loads(text, object_pairs_hook=pairs)
+        return json.loads(text, object_pairs_hook=pairs, parse_int=_parse_int)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return int(digits)
 
 
 def read_json(path: Path) -> Any:
