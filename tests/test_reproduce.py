@@ -26,8 +26,8 @@ from discoseg.experiments.plan import Cell, Length, What, plan
 from discoseg.experiments.reproduce import Reproduction, reproduce
 from discoseg.experiments.results import keep_result, read_results
 from discoseg.experiments.tables import collect_rows, write_csv, write_markdown
-from discoseg.experiments.tasks import ALL_TASKS, TASKS, Task
-from discoseg.experiments.variants import VARIANTS
+from discoseg.experiments.tasks import ALL_TASKS, OURS, TASKS, Task
+from discoseg.experiments.variants import OF_A_CLICK, VARIANTS
 from discoseg.plain import flatten, to_dict
 from discoseg.presets import PRESETS
 from discoseg.workflow import fit
@@ -94,7 +94,8 @@ def test_a_cell_changes_what_it_names() -> None:
     assert stopped == replace(Cell("lv", "full").config(), epochs=60)
     assert Cell("lv", "full").config(length=Length(epochs=50, until=60)).epochs == 50
     planned = [cell for cell in plan("search") if cell.variant]
-    assert {cell.variant for cell in planned} == set(VARIANTS)
+    assert {cell.variant for cell in planned} == set(OF_A_CLICK)
+    assert {cell.task for cell in plan("search", variants=["slices"]) if cell.variant} == {t.name for t in OURS}
     for cell in planned:
         assert len(_different_parts(cell.config(), replace(cell, variant="").config())) == 1
     for eps in (0.0, 0.4, None):

@@ -221,11 +221,16 @@ class RoundsConfig:
     """Neighbours of a voxel in these cuts; 0 takes those of --crf.neighbours."""
     margin: float = 0.08
     """How far inside its bounds the size of such a mask stays, as a fraction of each bound."""
+    slices: bool = False
+    """Whether such a mask is empty, but for foreground seeds that are honoured, beyond the first and the last slice
+    that slices.csv in the folder of seeds has for its case; what the file leaves out may reach anywhere. One structure,
+    and slices across z, only."""
 
     def __post_init__(self) -> None:
         _require(self.first >= 0, f"--rounds.first {self.first} must be 0 or more")
         _require(0 <= self.strength < math.inf, f"--rounds.strength {self.strength} must be 0 or more, and finite")
         _require(0 <= self.sigma < math.inf, f"--rounds.sigma {self.sigma} must be 0 or more, and finite")
+        _require(not self.slices or self.first > 0, "--rounds.slices is about a second round, and --rounds.first is 0")
         _require(0 <= self.margin < 1, f"--rounds.margin {self.margin} must be in [0, 1)")
 
 
@@ -320,6 +325,11 @@ class Config:
         """Whether a second network learns what the first one proposes."""
         first = self.rounds.first
         return first > 0 and 3 * first <= 2 * self.epochs and self.method == "crf+size"
+
+    @property
+    def uses_slices(self) -> bool:
+        """Whether masks of a second round, if there is one, keep to known slices."""
+        return self.rounds.slices and self.rounds.first > 0 and self.method == "crf+size"
 
     def round_of(self, epoch: int) -> int:
         """Return the round, 0 or 1, that an epoch (from 0) belongs to."""

@@ -2,7 +2,8 @@
 
 The first round is the paper's ADMM. Its network learns while its targets still move, and keeps what it learnt of early
 ones. At its end the mean of its weights predicts every training volume once more, and each volume gets one mask:
-smooth, as large as is known, seeds honoured. A network that starts anew then learns these masks, which stay.
+smooth, as large as is known, in the slices that are known, seeds honoured. A network that starts anew then learns these
+masks, which stay.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from discoseg.regions import Region
 from discoseg.replay import undisturbing
 from discoseg.start import draw_network, drawing
 from discoseg.state import State
+from discoseg.weak.examples import Example
+from discoseg.weak.extents import limit_to
 from discoseg.weak.pairs import read_pairs
 
 APART = 1_000_003  # random seeds of the two rounds
@@ -97,12 +100,22 @@ def _solver(material: Material, config: Config) -> Solve:
         return expansion(strength, read_pairs(config.crf.pairs, material.slices.structures), limits)
 
     def cut(index: int, region: Region, costs: NDArray[np.float32], mu: float) -> NDArray[np.int8]:
+        seeds = _known_voxels(material.training[index], region)
         if limits is None:
-            mask = region.grid().cut(costs[1], strength=strength, seeds=region.seeds)
+            mask = region.grid().cut(costs[1], strength=strength, seeds=seeds)
         else:
+            free = costs[1].size if seeds is None else int(np.count_nonzero(seeds < 0))
             (_, low), (_, high) = limits[index]
-            bounds = {"low": low, "high": high}
-            mask = cut_at_size(region.grid(), 0.5 - costs[1], strength=strength, seeds=region.seeds, **bounds)
+            bounds = {"low": min(low, free), "high": min(high, free)}
+            mask = cut_at_size(region.grid(), 0.5 - costs[1], strength=strength, seeds=seeds, **bounds)
         return mask.astype(np.int8)
 
     return cut
+
+
+def _known_voxels(example: Example, region: Region) -> NDArray[np.int8] | None:
+    """Return the seeds of a region that is to be cut, with background beyond the slices that are known."""
+    if example.slices is None or region.box is None:
+        return region.seeds
+    seeds = np.full(region.shape, -1, np.int8) if region.seeds is None else region.seeds
+    return limit_to(example.slices, seeds, start=region.box[0].start)

@@ -77,8 +77,9 @@ def stack_bounds(examples: Sequence[Example], device: torch.device) -> tuple[tor
 def fingerprint(examples: Sequence[Example]) -> dict[str, str]:
     """Return checksums of what each example holds by its name.
 
-    They are of the geometry; of that and the bounds; and of these with the image, the seeds and the truth, one after
-    the other: the first that differs tells what has changed (:func:`what_changed`), the last is that of everything.
+    They are of the geometry; of that and the bounds; and of these with the image, the seeds with the known slices, and
+    the truth, one after the other: the first that differs tells what has changed (:func:`what_changed`), the last is
+    that of everything.
     """
     sums = {}
     for example in examples:
@@ -87,6 +88,8 @@ def fingerprint(examples: Sequence[Example]) -> dict[str, str]:
         chain = [geometry, zlib.crc32(repr((example.spacing_mm, bounds, example.image.shape)).encode())]
         for array in (example.image, example.seeds, example.truth):
             chain.append(chain[-1] if array is None else zlib.crc32(np.ascontiguousarray(array).data, chain[-1]))
+            if array is example.seeds and example.slices is not None:
+                chain[-1] = zlib.crc32(repr(example.slices).encode(), chain[-1])
         sums[example.name] = " ".join(f"{checksum:08x}" for checksum in chain)
     return sums
 

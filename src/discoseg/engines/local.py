@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from discoseg.config import Config, Method
+from discoseg.config import Config, Method, RoundsConfig
 from discoseg.data.files import usable_cores
 from discoseg.data.memory import Memory, budget_gib
 from discoseg.devices import choose_device
@@ -58,7 +58,7 @@ def _start_threads(stack: ExitStack, workers: int) -> Started:
     reports: queue.Queue[Report] = queue.Queue()
     stop = threading.Event()
     shared: dict[str, tuple[Inputs, Material]] = {}  # by all that examples depend on
-    volumes: dict[str, Material] = {}  # by all of that but the size bounds
+    volumes: dict[str, Material] = {}  # by all of that but the size bounds and known slices
     gathering = threading.Lock()
     under_way: set[Path] = set()
     materials = stack.enter_context(ExitStack())  # closed after the threads have ended
@@ -120,10 +120,11 @@ def _data_settings(config: Config) -> Config:
         size_ml=config.size_ml,
         size_csv=config.size_csv,
         admm=replace(plain.admm, honour_seeds=config.admm.honour_seeds),
+        rounds=RoundsConfig(first=1, slices=True) if config.uses_slices else plain.rounds,
     )
 
 
 def _without_bounds(settings: Config) -> Config:
-    """Return data settings that are equal for all whose examples differ in nothing but their size bounds."""
+    """Return data settings that are equal for all whose examples differ in their size bounds and known slices alone."""
     method: Method = "full" if settings.method == "full" else "partial"
-    return replace(settings, method=method, size_eps=None, size_ml=None, size_csv=None)
+    return replace(settings, method=method, size_eps=None, size_ml=None, size_csv=None, rounds=RoundsConfig())

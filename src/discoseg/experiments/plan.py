@@ -11,7 +11,7 @@ from discoseg.config import AdmmConfig, Config, CrfConfig, Method, RoundsConfig
 from discoseg.errors import UserError
 from discoseg.experiments import paper
 from discoseg.experiments.tasks import ALL_TASKS, OURS, Task
-from discoseg.experiments.variants import VARIANTS, canonical, vary
+from discoseg.experiments.variants import OF_A_CLICK, canonical, vary
 
 What = Literal[
     "table1",
@@ -129,7 +129,7 @@ def plan(what: What, *, seeds: int = 1, variants: Sequence[str] = (), tasks: Seq
     """
     if variants and what not in ("ablations", "search"):
         raise UserError(f"--variants: {what} has none, only ablations and search do")
-    names = list(dict.fromkeys(canonical(variant) for variant in variants)) or list(VARIANTS)
+    names = list(dict.fromkeys(canonical(variant) for variant in variants)) or list(OF_A_CLICK)
     cells = [cell for task in tasks for cell in _plan_task(what, task, names)]
     if what == "table1":
         cells.sort(key=lambda cell: (cell.method, cell.eps) not in _HEADLINE)  # a stable sort

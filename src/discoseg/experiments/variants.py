@@ -39,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "once": {"optimiser": {"lr_every": 50}},
     "weight20": {"foreground_weight": 20.0},
     "one-round": {"rounds": {"first": 0}},
+    "slices": {"rounds": {"slices": True}},
     "sharp-masks": {"rounds": {"strength": 1.0, "sigma": 0.03}},
     "slice-masks": {"rounds": {"strength": 8.0, "sigma": 0.02, "neighbours": 8}},
     "fine-slice-masks": {"rounds": {"strength": 8.0, "sigma": 0.01, "neighbours": 8}},
@@ -62,6 +63,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "balance": {"admm": {"schedule": "balance"}},
 }
 """Settings that differ from a task's own in one point, by name; ``a+b`` stands for both."""
+
+OF_A_CLICK = tuple(name for name in VARIANTS if name != "slices")
+"""Those that need no more annotation than the others: they are compared where none is named."""
 
 
 def is_variant(name: str) -> bool:

@@ -16,6 +16,7 @@ from discoseg.data.memory import BOUNDLESS, Memory
 from discoseg.data.prepare import Grid, Prepared, default_cache, prepare_label_map
 from discoseg.errors import UserError
 from discoseg.weak.bounds import Bounds, bounds_from_eps, bounds_from_ml, check_feasible, check_feasible_together
+from discoseg.weak.extents import SLICES, Extent, limit_to, read_extents
 from discoseg.weak.pairs import read_pairs
 from discoseg.weak.sizes import SizesMl
 
@@ -28,7 +29,8 @@ class Example:
 
     ``image`` (z, channel, y, x) float32 in [0, 1]; ``seeds`` (z, y, x) int8: -1 unknown, 0 background, k the k-th of
     the ``structures``; ``truth`` (z, y, x) int8 alike, where a complete label map exists; ``bounds`` on each
-    structure's voxels in the whole volume; ``files`` are where its parts came from, as far as they came from files.
+    structure's voxels in the whole volume; ``slices`` are the first and the last that the only structure is in, if they
+    are known and to be used; ``files`` are where its parts came from, as far as they came from files.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Example:
     bounds: tuple[Bounds, ...] | None = None
     structures: tuple[str, ...] = ("foreground",)
     files: Mapping[ExamplePart, str] = field(default_factory=dict, repr=False)
+    slices: Extent | None = None
 
 
 def training_examples(
@@ -60,6 +63,13 @@ def training_examples(
         raise UserError(f"--admm.soft-bounds works for one structure, not for {', '.join(structures)}: leave it out")
     read_pairs(config.crf.pairs, list(structures))  # a mistake in it shall not wait for the first proposals
     maps = {} if weak is None else find_weak_maps(weak, dataset)
+    extents: dict[str, Extent] = {}
+    table = ""  # of known slices
+    if config.uses_slices:
+        if config.grid.axis != "z":
+            raise UserError(f"--rounds.slices works across z, not with --grid.axis {config.grid.axis}: leave it out")
+        cases = [item.case for item in prepared]
+        extents, table = read_extents(weak, dataset, cases, structures, grid.orientation), f"{weak}/{SLICES}"
     sizes = None
     if config.needs_bounds:
         groups = {case.group for case in dataset.cases}
@@ -80,6 +90,7 @@ def training_examples(
             else:
                 _require_known(annotation, dataset, item)
                 seeds = memory.keep(_classes(annotation, dataset, structures))
+        slices = extents.get(item.case.name)
         bounds = None if sizes is None else _bounds(item, truth, config, sizes, list(structures))
         if bounds is not None:
             fixed = seeds if config.admm.honour_seeds else np.full_like(seeds, -1)
@@ -87,8 +98,12 @@ def training_examples(
                 where = item.case.name if len(bounds) == 1 else f"{item.case.name}, {name}"
                 check_feasible(where, bound, np.where(fixed > 0, fixed == value, fixed).astype(np.int8))
             check_feasible_together(item.case.name, bounds, fixed)
+            if slices is not None:
+                check_feasible(f"{item.case.name}, in its slices in {table}", bounds[0], limit_to(slices, fixed))
         files = _files(item, maps.get(item.case.name), config)
-        facts = item.spacing_mm, bounds, tuple(structures), files
+        if table:
+            files["annotation"] = " or ".join([files["annotation"], table] if "annotation" in files else [table])
+        facts = item.spacing_mm, bounds, tuple(structures), files, slices
         examples.append(Example(item.case.name, item.image, seeds, truth, *facts))
     return examples
 

@@ -1,6 +1,6 @@
 """One click per volume and structure to weak label maps: the paper's annotation, for a whole dataset."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from discoseg.weak.atlas import (
     seed_statistics,
 )
 from discoseg.weak.clicks import Click, read_clicks
+from discoseg.weak.extents import SLICES, Extent, across_the_same, extent_of, write_extents
 
 Clicked = Mapping[str, Mapping[int, Click]]
 """Clicks by case, and by the structure's value."""
@@ -57,8 +58,11 @@ def make_seeds(
     as ``out/atlas.npz``.
     Cases without a click take the centroid of their mask for one; of several structures a mask may lack some, and then
     has no seeds of these. In the maps, which have the geometry of the images, the values of the structures and 0 are
-    seeds and the dataset's ignore value is everything else. ``prepare_progress`` is called with the number of cases
-    brought onto the grid and of all, first those of the atlas; ``progress`` with that of maps written.
+    seeds and the dataset's ignore value is everything else. ``out/slices.csv`` has the first and the last slice of the
+    masks that stood in for a click (:mod:`discoseg.weak.extents`), unless an ``atlas`` from elsewhere lies across other
+    axes; those of other cases can be added.
+    ``prepare_progress`` is called with the number of cases brought onto the grid and of all, first those of the atlas;
+    ``progress`` with that of maps written.
     """
     values = [label] if isinstance(label, int) else list(label)
     require_new_folder(out, hint="choose another --out")
@@ -85,6 +89,9 @@ def make_seeds(
         seeded.append(SeededCase(item.case, _statistics(item, seeds, values, dataset)))
         progress(len(seeded), len(prepared))
     book.save(out / "atlas.npz")
+    extents = list(_extents(prepared, values, clicked, dataset))
+    if extents and across_the_same(frame.orientation, common_orientation(chosen)):
+        write_extents(out / SLICES, extents, frame.orientation)
     return seeded
 
 
@@ -239,6 +246,17 @@ def _position(
     if mask is None or not mask.any():
         raise UserError(f"{item.case.name}: no click{of} and no mask to take its centre from; pass --clicks FILE")
     return centroid(mask)
+
+
+def _extents(
+    prepared: Sequence[Prepared], values: Sequence[int], clicked: Clicked, dataset: Dataset
+) -> Iterator[tuple[Case, str, Extent]]:
+    """Yield the slices on the grid of all masks that stood in for a click."""
+    for item in prepared:
+        for value in values:
+            mask = item.mask(value, ignore=dataset.ignore)
+            if value not in clicked.get(item.case.name, {}) and mask is not None and mask.any():
+                yield item.case, _names(dataset)[value], extent_of(mask)
 
 
 def _statistics(
