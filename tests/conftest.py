@@ -1,7 +1,7 @@
 """What several test files share: a cache of their own, and a small dataset of phantoms."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,21 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device(device), kernels_on(device):
         yield
+
+
+@pytest.fixture
+def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must fail, check that it does so properly, and return the one line it says."""
+    from test_cli import run
+
+    def check(*arguments: object) -> str:
+        capsys.readouterr()
+        assert run(*arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("discoseg: error: ")
+        return line
+
+    return check
 
 
 @pytest.fixture(scope="session")

@@ -50,20 +50,6 @@ def broken(phantoms: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(phantoms, tmp_path / "broken"))
 
 
-@pytest.fixture
-def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail, check that it does so properly, and return what it says."""
-
-    def check(*arguments: object) -> str:
-        capsys.readouterr()
-        assert run(*arguments) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("discoseg: error: ")
-        return line
-
-    return check
-
-
 # The whole path
 
 

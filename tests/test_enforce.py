@@ -232,19 +232,6 @@ def trained(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail, and return the one line it says."""
-
-    def check(*arguments: object) -> str:
-        capsys.readouterr()
-        assert run(*arguments) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        return line
-
-    return check
-
-
 def certificates(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*_certificate.json"))]
 

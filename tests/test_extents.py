@@ -150,20 +150,6 @@ def test_trainings_that_differ_in_slices_share_volumes() -> None:
     assert _data_settings(replace(sliced, rounds=replace(sliced.rounds, strength=1.0))) == _data_settings(sliced)
 
 
-@pytest.fixture
-def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail, and return the one line it says."""
-
-    def check(*arguments: object) -> str:
-        capsys.readouterr()
-        assert run(*arguments) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("discoseg: error: ")
-        return line
-
-    return check
-
-
 def test_an_atlas_across_other_slices_writes_none(tmp_path: Path) -> None:
     """Its grid is not the one that the network's slices will have."""
     label = np.zeros((6, 5, 4), np.uint8)
