@@ -13,7 +13,7 @@ import pytest
 from discoseg.config import Config, GridConfig, RoundsConfig
 from discoseg.data.layouts import Dataset, find_dataset
 from discoseg.data.volume import Volume, read_volume, write_volume
-from discoseg.engines.local import _data_settings, _without_bounds
+from discoseg.engines.local import _data_settings, _without_constraints
 from discoseg.errors import UserError
 from discoseg.weak.bounds import Bounds
 from discoseg.weak.examples import Example
@@ -146,7 +146,7 @@ def test_trainings_that_differ_in_slices_share_volumes() -> None:
     plain = Config(rounds=RoundsConfig(first=60))
     sliced = replace(plain, rounds=replace(plain.rounds, slices=True))
     assert _data_settings(plain) != _data_settings(sliced)
-    assert _without_bounds(_data_settings(plain)) == _without_bounds(_data_settings(sliced))
+    assert _without_constraints(_data_settings(plain)) == _without_constraints(_data_settings(sliced))
     assert _data_settings(replace(sliced, rounds=replace(sliced.rounds, strength=1.0))) == _data_settings(sliced)
 
 

@@ -26,7 +26,7 @@ from discoseg.checkpoint_header import load_meta
 from discoseg.cli import main
 from discoseg.config import Config, OptimiserConfig
 from discoseg.engines import Job, Report, Started, local, processes, reporter
-from discoseg.engines.local import _data_settings, _without_bounds
+from discoseg.engines.local import _data_settings, _without_constraints
 from discoseg.errors import UserError
 from discoseg.finished import is_finished
 from discoseg.interruption import Interrupted
@@ -365,7 +365,7 @@ def test_shares_examples_only_where_they_are_equal(other: Config, same: bool) ->
     ],
 )
 def test_shares_volumes_where_bounds_alone_differ(other: Config, same: bool) -> None:
-    assert (_without_bounds(_data_settings(other)) == _without_bounds(_data_settings(SMALL))) is same
+    assert (_without_constraints(_data_settings(other)) == _without_constraints(_data_settings(SMALL))) is same
 
 
 def test_other_bounds_are_all_that_differs(examples: list[Example], tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_other_bounds_are_all_that_differs(examples: list[Example], tmp_path: Pa
         low = example.bounds[0].low_vox
         narrow.append(replace(example, bounds=(Bounds(low + 5, low + 9),)))
     with Material(examples[:3], examples[3:], cpu) as first, Material(narrow, examples[3:], cpu) as own:
-        shared = first.with_bounds(narrow)
+        shared = first.with_constraints(narrow)
         assert shared.slices.image is first.slices.image
         assert shared.regions(SMALL.crf, honour_seeds=True) is first.regions(SMALL.crf, honour_seeds=True)
         assert shared.data == own.data != first.data

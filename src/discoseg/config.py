@@ -283,6 +283,10 @@ class Config:
             self.admm.soft_bounds is None or self.uses_size,
             f"--admm.soft-bounds is about size proposals, which --method {self.method} does not make: leave it out",
         )
+        _require(
+            not self.rounds.slices or self.grid.axis == "z",
+            f"--rounds.slices works across z, not with --grid.axis {self.grid.axis}: leave it out",
+        )
         within = f"--rounds.first {self.rounds.first}" if self.has_second_round else f"--epochs {self.epochs}"
         _require(
             not self.priors or self.admm.warm_up < self.end_of_round(0),
@@ -329,7 +333,7 @@ class Config:
     @property
     def uses_slices(self) -> bool:
         """Whether masks of a second round, if there is one, keep to known slices."""
-        return self.rounds.slices and self.rounds.first > 0 and self.method == "crf+size"
+        return self.rounds.slices and self.method == "crf+size"
 
     def round_of(self, epoch: int) -> int:
         """Return the round, 0 or 1, that an epoch (from 0) belongs to."""

@@ -83,7 +83,7 @@ class Material:
             # another training is recording.
             torch.cuda.current_stream().synchronize()
 
-    def with_bounds(self, training: Sequence[Example]) -> "Material":
+    def with_constraints(self, training: Sequence[Example]) -> "Material":
         """Return material of the same volumes with the size bounds and the known slices of ``training``.
 
         It shares everything else, the threads too: they end with the material that it is made from.

@@ -81,14 +81,14 @@ def _start_threads(stack: ExitStack, workers: int) -> Started:
         report = reporter(job.run, reports.put, stop.is_set)
         report(0.0, "preparing")
         settings, sources = _data_settings(job.config), sorted(job.sources.items())
-        key, without_bounds = repr((settings, sources)), repr((_without_bounds(settings), sources))
+        key, without_constraints = repr((settings, sources)), repr((_without_constraints(settings), sources))
         with gathering:
             if key not in shared:
                 memory = Memory(budget_gib(job.memory_gib) / workers)
                 inputs = gather_inputs(job.dataset, job.config, **job.sources, memory=memory)
                 require_room_on_device(inputs.training, inputs.validation, job.config, device)
-                if without_bounds in volumes:
-                    material = volumes[without_bounds].with_bounds(inputs.training)
+                if without_constraints in volumes:
+                    material = volumes[without_constraints].with_constraints(inputs.training)
                 else:
                     idle = workers == 1
                     material = Material(
@@ -99,7 +99,7 @@ def _start_threads(stack: ExitStack, workers: int) -> Started:
                         memory=memory,
                         others=lambda: len(under_way) > 1,
                     )
-                    volumes[without_bounds] = materials.enter_context(material)
+                    volumes[without_constraints] = materials.enter_context(material)
                 shared[key] = inputs, material
         inputs, material = shared[key]
         config = replace(job.config, size_csv=inputs.config.size_csv)
@@ -124,7 +124,7 @@ def _data_settings(config: Config) -> Config:
     )
 
 
-def _without_bounds(settings: Config) -> Config:
+def _without_constraints(settings: Config) -> Config:
     """Return data settings that are equal for all whose examples differ in their size bounds and known slices alone."""
     method: Method = "full" if settings.method == "full" else "partial"
     return replace(settings, method=method, size_eps=None, size_ml=None, size_csv=None, rounds=RoundsConfig())

@@ -1,6 +1,6 @@
 """Prepared cases to training examples: what is annotated, what the truth is, how large the structure may be."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -64,12 +64,9 @@ def training_examples(
     read_pairs(config.crf.pairs, list(structures))  # a mistake in it shall not wait for the first proposals
     maps = {} if weak is None else find_weak_maps(weak, dataset)
     extents: dict[str, Extent] = {}
-    table = ""  # of known slices
     if config.uses_slices:
-        if config.grid.axis != "z":
-            raise UserError(f"--rounds.slices works across z, not with --grid.axis {config.grid.axis}: leave it out")
         cases = [item.case for item in prepared]
-        extents, table = read_extents(weak, dataset, cases, structures, grid.orientation), f"{weak}/{SLICES}"
+        extents = read_extents(weak, dataset, cases, structures, grid.orientation)
     sizes = None
     if config.needs_bounds:
         groups = {case.group for case in dataset.cases}
@@ -94,15 +91,13 @@ def training_examples(
         bounds = None if sizes is None else _bounds(item, truth, config, sizes, list(structures))
         if bounds is not None:
             fixed = seeds if config.admm.honour_seeds else np.full_like(seeds, -1)
-            for value, (name, bound) in enumerate(zip(structures, bounds, strict=True), start=1):
-                where = item.case.name if len(bounds) == 1 else f"{item.case.name}, {name}"
-                check_feasible(where, bound, np.where(fixed > 0, fixed == value, fixed).astype(np.int8))
-            check_feasible_together(item.case.name, bounds, fixed)
+            _require_feasible(item.case.name, structures, bounds, fixed)
             if slices is not None:
-                check_feasible(f"{item.case.name}, in its slices in {table}", bounds[0], limit_to(slices, fixed))
+                where = f"{item.case.name}, in its slices in {weak}/{SLICES}"
+                check_feasible(where, bounds[0], limit_to(slices, fixed))
         files = _files(item, maps.get(item.case.name), config)
-        if table:
-            files["annotation"] = " or ".join([files["annotation"], table] if "annotation" in files else [table])
+        if config.uses_slices:
+            files["annotation"] = " or ".join([*filter(None, [files.get("annotation")]), f"{weak}/{SLICES}"])
         facts = item.spacing_mm, bounds, tuple(structures), files, slices
         examples.append(Example(item.case.name, item.image, seeds, truth, *facts))
     return examples
@@ -219,6 +214,14 @@ def _bounds(
         interval = sizes.of(name, structure, item.case.group, file_voxel_ml=item.file_voxel_ml)
         bounds.append(bounds_from_ml(interval, voxel_ml=item.voxel_ml, voxels=voxels))
     return tuple(bounds)
+
+
+def _require_feasible(name: str, structures: Iterable[str], bounds: Sequence[Bounds], seeds: NDArray[np.int8]) -> None:
+    """Refuse bounds that no masks of the structures can meet, by themselves or together."""
+    for value, (structure, bound) in enumerate(zip(structures, bounds, strict=True), start=1):
+        where = name if len(bounds) == 1 else f"{name}, {structure}"
+        check_feasible(where, bound, np.where(seeds > 0, seeds == value, seeds).astype(np.int8))
+    check_feasible_together(name, bounds, seeds)
 
 
 def annotated_structures(examples: Sequence[Example]) -> list[int]:
