@@ -2,12 +2,14 @@ r"""Write a table of the paper beside ours as Markdown, from our tables of epoch
 
     python docs/tabulate.py table1 docs/results/table1-{ventricles,prostate}.csv --until 50 50 60 \
         --models docs/results/table1-models.csv
-    python docs/tabulate.py table2 docs/results/table[12]-{ventricles,prostate}.csv --until 50 50 60
+    python docs/tabulate.py table2 docs/results/table[12]-{ventricles,prostate}.csv --until 50 50 60 \
+        --instead docs/results/table1-narrow.csv
 
 ``discoseg reproduce`` writes the like from the results of a machine. Here the epochs up to ``--until`` count, of LV, RV
 and prostate; trainings of fewer than ``--at-least`` epochs are left out. Means and standard deviations are over random
 seeds, whose number stands in brackets, each with the last of its own epochs. ``--models`` has the scores of the models
-that trainings ended with; their mean is shown where all seeds ended with the epochs that count.
+that trainings ended with; their mean is shown where all seeds ended with the epochs that count. Trainings of the tables
+``--instead``, which had other settings, take the place of those that are called the same.
 """
 
 import argparse
@@ -121,8 +123,12 @@ def main() -> None:
     parser.add_argument("--until", type=int, nargs=len(TASKS), default=[250] * len(TASKS))
     parser.add_argument("--at-least", type=int, default=50)
     parser.add_argument("--models", type=Path)
+    parser.add_argument("--instead", type=Path, nargs="+", default=[])
     options = parser.parse_args()
     epochs, models = read_epochs(options.tables), read_models(options.models)
+    instead = read_epochs(options.instead)
+    epochs |= instead
+    models = {name: model for name, model in models.items() if name not in instead}
     until = {task.name: most for task, most in zip(TASKS, options.until, strict=True)}
     cells, by_mu = plan(options.what, seeds=MOST_SEEDS, tasks=TASKS), options.what == "table2"
     results = {
