@@ -21,6 +21,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sigma0.02": {"crf": {"sigma": 0.02}},
     "sigma0.05": {"crf": {"sigma": 0.05}},
     "sigma0.1": {"crf": {"sigma": 0.1}},
+    "widen0": {"crf": {"widen": 0}},
     "widen1": {"crf": {"widen": 1}},
     "neighbours6": {"crf": {"neighbours": 6}},
     "neighbours8": {"crf": {"neighbours": 8}},
