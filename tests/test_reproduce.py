@@ -6,6 +6,7 @@ import math
 import shutil
 import typing
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from PIL import Image
 
 from discoseg.cli import main
-from discoseg.config import Config, Method
+from discoseg.config import AdmmConfig, Config, Method
 from discoseg.data.layouts import find_dataset
 from discoseg.data.volume import read_label_map, write_volume
 from discoseg.errors import UserError
@@ -311,6 +312,27 @@ def test_results_of_other_lengths_are_shown_and_not_touched(data: Path, tmp_path
     options["tasks"] = [stronger]  # of which a penalty does not know, but a training that went on would
     with pytest.raises(UserError, match="another epochs: 1, now 2"):
         reproduce("table1", data, tmp_path, only="lv-penalty-eps0-*", **options)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_length_that_one_training_cannot_have_stops_no_other(data: Path, tmp_path: Path) -> None:
+    """Neither one that is planned, nor one that has a result; where it is asked for, it is said at once."""
+    slow = replace(TINY[0], name="rv", config=replace(TINY[0].config, admm=AdmmConfig(warm_up=1)))
+    options: dict[str, Any] = {"device": "cpu", "tasks": (slow, *TINY), "jobs": 1}
+    reproduce("table1", data, tmp_path, only="lv-full-*", until=1, **options)
+    reproduce("table1", data, tmp_path, only="rv-crf-*", **options)
+    outcome = reproduce("table1", data, tmp_path, only="lv-crf-*", until=1, **options)
+    assert {result.cell.name for result in outcome.results} == {"lv-full-seed0", "lv-crf-seed0", "rv-crf-seed0"}
+    before = {path.name for path in tmp_path.glob("*/*")}
+    with pytest.raises(UserError, match=r"^rv-crf-seed0: --admm.warm-up 1 leaves none .*with --only$"):
+        reproduce("table1", data, tmp_path, only=["lv-size-*", "rv-crf-*"], until=1, **options)
+    assert {path.name for path in tmp_path.glob("*/*")} == before
+
+
+def test_the_command_looks_at_the_lengths_of_what_it_makes(tmp_path: Path, complaint: Callable[..., str]) -> None:
+    arguments = ["reproduce", "ablations", "--data", str(tmp_path), "--out", str(tmp_path), "--until", "5"]
+    assert "acdc does not exist" in complaint(*arguments, "--only", "lv-full-*")
+    assert "scribbles-full-seed0: --admm.warm-up 10" in complaint(*arguments, "--only", "scribbles-full-*")
 
 
 def test_a_training_that_goes_on_is_kept_when_it_has_ended(data: Path, tmp_path: Path) -> None:

@@ -77,9 +77,8 @@ class Reproduce(Cluster, Voice):
 
         if self.jobs is not None and self.jobs < 1:
             raise UserError(f"--jobs {self.jobs} must be at least 1")
-        planned = plan(self.what, seeds=self.seeds, variants=self.variants)
+        planned = {cell.name: cell for cell in plan(self.what, seeds=self.seeds, variants=self.variants)}
         length = Length(self.epochs, self.until)
-        epochs = {cell.name: cell.config(length=length).epochs for cell in planned}
         with interruptible(), terminal.progress() as progress:
             progress.wait(self.what, "datasets, seeds, results that are there")
             made = reproduce(
@@ -93,7 +92,9 @@ class Reproduce(Cluster, Voice):
                 epochs=self.epochs,
                 until=self.until,
                 deterministic=self.deterministic,
-                progress=lambda run, done, message: progress.epoch(run.name, done, epochs[run.name], message),
+                progress=lambda run, done, message: progress.epoch(
+                    run.name, done, planned[run.name].config(length=length).epochs, message
+                ),
                 finished=lambda result: terminal.say(
                     f"{result.cell.name}: 3D Dice {result.best_dice:.3f} (epoch {result.best_epoch}), "
                     f"last {result.last('val_dice'):.3f}, {result.seconds:.0f} s"

@@ -86,6 +86,7 @@ def reproduce(
     planned = plan(what, seeds=seeds, variants=variants, tasks=tasks)
     wanted = _choose(planned, [only] if isinstance(only, str) else only, what)
     made, length = Reproduction(), Length(epochs, until)
+    _require_possible(wanted, tasks, length)
     results = read_results(out / "results")
     most = max((result.cell.seed + 1 for result in results.values()), default=0)
     varied = _varied(what, results)
@@ -118,6 +119,15 @@ def _choose(planned: Sequence[Cell], patterns: Sequence[str], what: What) -> lis
     return [cell for cell in planned if any(fnmatchcase(cell.name, pattern) for pattern in patterns)]
 
 
+def _require_possible(cells: Sequence[Cell], tasks: Sequence[Task], length: Length) -> None:
+    """Raise an error if a training cannot have the length that is asked for, before any of them begins."""
+    for cell in cells:
+        try:
+            cell.config(tasks, length)
+        except UserError as error:
+            raise UserError(f"{cell.name}: {error}; or leave it out with --only") from None
+
+
 def _find_begun(
     cells: Sequence[Cell],
     wanted: Sequence[Cell],
@@ -135,7 +145,11 @@ def _find_begun(
     for cell in cells:
         if cell.name not in results:
             continue
-        result, config = results[cell.name], cell.config(tasks, length)
+        result = results[cell.name]
+        try:
+            config = cell.config(tasks, length)
+        except UserError:  # those that were not asked for need not be able to have this length
+            config = cell.config(tasks)
         epochs = len(result.history["val_dice"])
         if cell in wanted and is_beginning(result, config):
             begun.append(cell.name)
