@@ -127,6 +127,8 @@ def main() -> None:
     options = parser.parse_args()
     epochs, models = read_epochs(options.tables), read_models(options.models)
     instead = read_epochs(options.instead)
+    if unknown := sorted(instead.keys() - epochs.keys()):
+        parser.error(f"--instead: no training of the tables is called {unknown[0]}")
     epochs |= instead
     models = {name: model for name, model in models.items() if name not in instead}
     until = {task.name: most for task, most in zip(TASKS, options.until, strict=True)}

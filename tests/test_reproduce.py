@@ -103,6 +103,9 @@ def test_a_cell_changes_what_it_names() -> None:
         other = [cell for cell in plan("search") if cell.eps == eps and cell.method != "full"]
         assert {cell.task for cell in other} == {task.name for task in TASKS}  # others have bounds of ±10 % alone
         assert {cell.method for cell in other} == {"crf" if eps is None else "crf+size"}
+    narrow, wide = ({cell.task for cell in planned if cell.variant == name} for name in ("widen0", "widen1"))
+    assert narrow == {"lv"}  # what is a task's own anyway is no variant of it
+    assert wide == {task.name for task in ALL_TASKS} - narrow
     for useless in ("margin0.05", "calibrate"):  # without sizes
         assert {cell.method for cell in planned if cell.variant == useless} == {"crf+size"}
     with_masks = {cell.variant for cell in planned if cell.method == "full"}
@@ -310,29 +313,31 @@ def test_results_of_other_lengths_are_shown_and_not_touched(data: Path, tmp_path
         reproduce("table1", data, tmp_path, only=["lv-full-*", "nothing"], **options)
     stronger = replace(TINY[0], config=replace(TINY[0].config, crf=replace(TINY[0].config.crf, strength=9.0)))
     options["tasks"] = [stronger]  # of which a penalty does not know, but a training that went on would
-    with pytest.raises(UserError, match="another epochs: 1, now 2"):
+    with pytest.raises(UserError, match=r"another crf.strength: 0.3, now 9.0"):
         reproduce("table1", data, tmp_path, only="lv-penalty-eps0-*", **options)
 
 
 @pytest.mark.usefixtures("_one_process")
 def test_a_length_that_one_training_cannot_have_stops_no_other(data: Path, tmp_path: Path) -> None:
-    """Neither one that is planned, nor one that has a result; where it is asked for, it is said at once."""
-    slow = replace(TINY[0], name="rv", config=replace(TINY[0].config, admm=AdmmConfig(warm_up=1)))
+    """Neither one that is planned, nor one that has a result; where it is missing, it is said at once."""
+    slow = replace(TINY[0], name="rv", config=replace(TINY[0].config, epochs=4, admm=AdmmConfig(warm_up=2)))
     options: dict[str, Any] = {"device": "cpu", "tasks": (slow, *TINY), "jobs": 1}
     reproduce("table1", data, tmp_path, only="lv-full-*", until=1, **options)
-    reproduce("table1", data, tmp_path, only="rv-crf-*", **options)
-    outcome = reproduce("table1", data, tmp_path, only="lv-crf-*", until=1, **options)
+    reproduce("table1", data, tmp_path, only="rv-crf-*", epochs=2, **options)
+    outcome = reproduce("table1", data, tmp_path, only=["lv-crf-*", "rv-crf-*"], epochs=2, until=1, **options)
     assert {result.cell.name for result in outcome.results} == {"lv-full-seed0", "lv-crf-seed0", "rv-crf-seed0"}
     before = {path.name for path in tmp_path.glob("*/*")}
-    with pytest.raises(UserError, match=r"^rv-crf-seed0: --admm.warm-up 1 leaves none .*with --only$"):
-        reproduce("table1", data, tmp_path, only=["lv-size-*", "rv-crf-*"], until=1, **options)
+    with pytest.raises(UserError, match=r"^rv-crf\+size-eps0-seed0: --admm.warm-up .* \(and 3 more\); .*--only\)$"):
+        reproduce("table1", data, tmp_path, only=["lv-size-*", "rv-crf+*"], epochs=2, until=1, **options)
     assert {path.name for path in tmp_path.glob("*/*")} == before
 
 
 def test_the_command_looks_at_the_lengths_of_what_it_makes(tmp_path: Path, complaint: Callable[..., str]) -> None:
     arguments = ["reproduce", "ablations", "--data", str(tmp_path), "--out", str(tmp_path), "--until", "5"]
-    assert "acdc does not exist" in complaint(*arguments, "--only", "lv-full-*")
-    assert "scribbles-full-seed0: --admm.warm-up 10" in complaint(*arguments, "--only", "scribbles-full-*")
+    assert "acdc does not exist" in complaint(*arguments, "--only", "lv-full-*", "scribbles-full-*")
+    for folder in ("acdc", "acdc_scribbles"):
+        (tmp_path / folder).mkdir()
+    assert "scribbles-crf+size-eps10-seed0: --admm.warm-up 10" in complaint(*arguments, "--only", "scribbles-crf+*")
 
 
 def test_a_training_that_goes_on_is_kept_when_it_has_ended(data: Path, tmp_path: Path) -> None:

@@ -113,13 +113,12 @@ class Cell:
     def config(self, tasks: Sequence[Task] = ALL_TASKS, length: Length | None = None) -> Config:
         """Return the training's configuration, of another ``length`` than its task's if one is given."""
         task = next(task for task in tasks if task.name == self.task)
-        config = task.config
+        config = replace(task.config, method=self.method, size_eps=self.eps, seed=self.seed)
         mu = task.mu.get(self.method) if self.mu is None else self.mu
         if mu is not None:
             config = replace(config, admm=replace(config.admm, mu_crf=mu, mu_size=mu))
         config = vary(config, self.variant)
-        config = config if length is None else length.of(config)
-        return replace(config, method=self.method, size_eps=self.eps, seed=self.seed)
+        return config if length is None else length.of(config)
 
 
 def plan(what: What, *, seeds: int = 1, variants: Sequence[str] = (), tasks: Sequence[Task] = ALL_TASKS) -> list[Cell]:

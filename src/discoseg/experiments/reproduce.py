@@ -86,7 +86,6 @@ def reproduce(
     planned = plan(what, seeds=seeds, variants=variants, tasks=tasks)
     wanted = _choose(planned, [only] if isinstance(only, str) else only, what)
     made, length = Reproduction(), Length(epochs, until)
-    _require_possible(wanted, tasks, length)
     results = read_results(out / "results")
     most = max((result.cell.seed + 1 for result in results.values()), default=0)
     varied = _varied(what, results)
@@ -98,6 +97,7 @@ def reproduce(
     for name in _find_begun(cells, wanted, results, out, tasks, length, made):
         del results[name]
     missing = _leave_out([cell for cell in wanted if cell.name not in results], data, tasks, made)
+    _require_possible(missing, tasks, length)
     failures = _make(missing, results, data, out, length, engine, tasks, progress, finished)
     made.results = [results[cell.name] for cell in cells if cell.name in results]
     if made.results:
@@ -120,12 +120,16 @@ def _choose(planned: Sequence[Cell], patterns: Sequence[str], what: What) -> lis
 
 
 def _require_possible(cells: Sequence[Cell], tasks: Sequence[Task], length: Length) -> None:
-    """Raise an error if a training cannot have the length that is asked for, before any of them begins."""
+    """Raise an error if trainings cannot have the length that is asked for, before any of them begins."""
+    refused: list[str] = []
     for cell in cells:
         try:
             cell.config(tasks, length)
         except UserError as error:
-            raise UserError(f"{cell.name}: {error}; or leave it out with --only") from None
+            refused.append(f"{cell.name}: {error}")
+    if refused:
+        others = f" (and {len(refused) - 1} more)" if refused[1:] else ""
+        raise UserError(f"{refused[0]}{others}; or leave out what cannot have this length (--only)")
 
 
 def _find_begun(
@@ -145,16 +149,16 @@ def _find_begun(
     for cell in cells:
         if cell.name not in results:
             continue
-        result = results[cell.name]
+        result, asked = results[cell.name], cell in wanted
         try:
             config = cell.config(tasks, length)
-        except UserError:  # those that were not asked for need not be able to have this length
-            config = cell.config(tasks)
+        except UserError:  # what is there need not be able to have this length
+            config, asked = cell.config(tasks, Length(length.epochs)), False
         epochs = len(result.history["val_dice"])
-        if cell in wanted and is_beginning(result, config):
+        if asked and is_beginning(result, config):
             begun.append(cell.name)
             made.notes.append(f"{cell.name}: its result is of fewer epochs, so it counts as begun")
-        elif differs_in_length(result, config) and (cell not in wanted or epochs > config.epochs):
+        elif differs_in_length(result, config) and (not asked or epochs > config.epochs):
             others[epochs] += 1
         else:
             require_same_settings(result, config, out / "results" / f"{cell.name}.json")

@@ -164,7 +164,11 @@ def differs_in_length(result: Result, config: Config) -> bool:
 
 def require_same_settings(result: Result, config: Config, path: Path) -> None:
     """Refuse a result that another configuration made; what makes no difference to its method may differ."""
-    for key, (old, new) in _differences(result, config).items():
+    differences = _differences(result, config)
+    if list(differences) == ["epochs"]:  # nothing else concerns its method, but a training goes on with all the same
+        every = _compare(from_record(result.config, where=result.cell.name), config)
+        differences = {key: values for key, values in every.items() if key != "epochs"} or differences
+    for key, (old, new) in differences.items():
         raise UserError(
             f"{path}: was made with another {key}: {old!r}, now {new!r}; "
             "choose another --out, or remove it and its run folder"
@@ -173,7 +177,10 @@ def require_same_settings(result: Result, config: Config, path: Path) -> None:
 
 def _differences(result: Result, config: Config) -> dict[str, tuple[Any, Any]]:
     """Return what a result was made with and what is given now, by dotted names, where that concerns its method."""
-    made = from_record(result.config, where=result.cell.name)
-    old, new = flatten(to_dict(in_use(made))), flatten(to_dict(in_use(config)))
+    return _compare(in_use(from_record(result.config, where=result.cell.name)), in_use(config))
+
+
+def _compare(made: Config, given: Config) -> dict[str, tuple[Any, Any]]:
+    old, new = flatten(to_dict(made)), flatten(to_dict(given))
     keys = sorted(old.keys() | new.keys())
     return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
