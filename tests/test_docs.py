@@ -39,57 +39,98 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or target.suffix != ".md" or anchor in _anchors(target), link
 
 
-def _rows(text: str) -> list[list[str]]:
-    """Return the cells of all rows of tables, without stars and daggers, the first two of them in one."""
-    rows = [line.strip().strip("|").split("|") for line in text.splitlines() if line.strip().startswith("|")]
-    plain = [[re.sub(r"[*\\†‡]", "", cell).strip() for cell in row] for row in rows]
-    return [[" ".join(row[:2]).replace(",", "").strip(), *row[2:]] if len(row) > 2 else row for row in plain]
+Rows = list[list[str]]
+UNTIL = {"short": ["50", "50", "60"], "long": ["75", "75", "100"]}  # epochs of LV, RV and prostate
+FIRST, SECOND = "## The paper's first table", "## The paper's second table"
 
 
-def _tabulate(*arguments: str) -> dict[str, set[str]]:
-    """Return what docs/tabulate.py writes: cells by method and ε, or μ."""
+def _tables(text: str) -> list[Rows]:
+    """Return the cells of each table in a text, without its titles."""
+    blocks = re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE)
+    return [
+        [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines()[2:]]
+        for block in blocks
+    ]
+
+
+def _by_name(rows: Rows) -> dict[str, list[str]]:
+    """Return the cells of rows by what they are of: a method and its setting, in one cell or two."""
+    named = [(row[:1], row[1:]) if "," in row[0] else (row[:2], row[2:]) for row in rows]
+    found = {", ".join(filter(None, name)).replace("*", ""): cells for name, cells in named}
+    assert len(found) == len(rows)
+    return found
+
+
+def _section(title: str) -> str:
+    """Return what stands below a heading of the results, up to the next one."""
+    text = "\n" + (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    return re.split(r"\n##+ ", text.partition(f"\n{title}")[2])[0]
+
+
+def _tabulate(what: str, *tables: str, until: str = "short") -> list[dict[str, list[str]]]:
+    """Return the three tables that docs/tabulate.py writes: best epochs beside the paper's, last ones, sizes."""
     results = ROOT / "docs" / "results"
-    files = [str(results / argument) if argument.endswith(".csv") else argument for argument in arguments]
-    command = [sys.executable, str(ROOT / "docs" / "tabulate.py"), *files]
-    cells: dict[str, set[str]] = {}
-    for label, *found in _rows(subprocess.run(command, capture_output=True, text=True, check=True).stdout):
-        cells.setdefault(label, set()).update(found)
-    return cells
+    files = [str(results / word) if word.endswith(".csv") else word for word in tables]
+    command = [sys.executable, str(ROOT / "docs" / "tabulate.py"), what, *files, "--until", *UNTIL[until]]
+    written = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8").stdout
+    return [_by_name(rows) for rows in _tables(written)]
 
 
-@pytest.mark.parametrize(
-    ("title", "commands"),
-    [
-        (
-            "The paper's first table",
-            [
-                ["table1", "table1-ventricles.csv", "table1-prostate.csv", "--models", "table1-models.csv", *until]
-                for until in (["--until", "50", "50", "60"], ["--until", "75", "75", "100"])
-            ],
-        ),
-        (
-            "The paper's second table",
-            [
-                [
-                    *("table2", "table1-ventricles.csv", "table1-prostate.csv", "table2-ventricles.csv"),
-                    *("table2-prostate.csv", "--until", "50", "50", "60", "--instead", "table1-narrow.csv"),
-                ]
-            ],
-        ),
-    ],
-    ids=["table1", "table2"],
-)
-def test_tables_of_the_results_are_those_that_the_epochs_give(title: str, commands: list[list[str]]) -> None:
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    section = re.split(r"\n##+ ", text.partition(f"## {title}")[2])[0]
-    written: dict[str, set[str]] = {}
-    for command in commands:
-        for label, cells in _tabulate(*command).items():
-            written.setdefault(label, set()).update(cells)
-    shown = [row for row in _rows(section) if row[0] in written]
-    assert len(shown) >= 12
-    for label, *row in shown:
-        parts = {part for found in written[label] for part in (found, *found.split("; "))}
-        parts |= {part.partition(" ±")[0] for part in parts}  # a mean may stand without its standard deviation
-        for cell in filter(None, row):  # and beside the model of longer trainings
-            assert cell in parts or set(cell.split("; ")) <= parts, (label, cell)
+def _is_from(cell: str, short: str, long: str) -> bool:
+    """Say whether a cell is that of the shorter trainings, a model perhaps the longer ones'; with a ‡ all is theirs."""
+    if cell.endswith("‡"):
+        return cell[:-1] == long
+    scores, _, model = cell.partition("; ")
+    return cell == short or (scores, model) == (short.partition("; ")[0], long.partition("; ")[2])
+
+
+def _goes_on(cell: str, short: str, long: str) -> bool:
+    """Say whether a cell is that of the longer trainings; it may be empty where none are longer."""
+    return cell.replace("†", "") == long or (cell == "" and long == short)
+
+
+def test_the_first_table_is_that_of_its_epochs() -> None:
+    arguments = ("table1", "table1-ventricles.csv", "table1-prostate.csv", "--models", "table1-models.csv")
+    short, long = (_tabulate(*arguments, until=until) for until in UNTIL)
+    shown = [_by_name(rows) for rows in _tables(_section(FIRST))]
+    assert [len(table) for table in shown] == [14, 14, 9]
+    assert [set(table) for table in shown[:2]] == [set(table) for table in short[:2]]
+    for table, shorter, longer in zip(shown, short, long, strict=True):
+        for name, cells in table.items():
+            assert len(cells) == len(shorter[name]) + 1  # the prostate has longer trainings beside the others
+            for found in zip(cells[:-1], shorter[name], longer[name], strict=True):
+                assert _is_from(*found), (name, *found)
+            assert _goes_on(cells[-1], shorter[name][-1], longer[name][-1]), (name, cells[-1])
+
+
+def test_the_summary_has_the_first_table() -> None:
+    summary, best = _tables(_section("# What we measured"))[0], _by_name(_tables(_section(FIRST))[0])
+    names = ["CRF + size, 0 %", "CRF + size, 10 %", "CRF + size, 20 %", "CRF + size, 40 %", "full supervision"]
+    for (_, *shown), name in zip(summary[:5], names, strict=True):
+        left, ours_left, right, ours_right, prostate, ours_prostate, longer = best[name]
+        ours = [cell.partition(" ")[0] for cell in (ours_left, ours_right, longer or ours_prostate)]
+        for cell, score, paper in zip(shown, ours, (left, right, prostate), strict=True):
+            assert cell.partition(";")[0] == f"{score} ({paper})", (name, cell)
+
+
+def test_the_second_table_is_that_of_its_epochs() -> None:
+    tables = [f"table{number}-{part}.csv" for number in (1, 2) for part in ("ventricles", "prostate")]
+    made_best, made_last, made_sizes = _tabulate("table2", *tables, "--instead", "table1-narrow.csv")
+    best, sizes = (_by_name(rows) for rows in _tables(_section(SECOND)))
+    assert best.keys() == made_best.keys()
+    for name, cells in best.items():
+        plain = [cell.replace("\\*", "") for cell in cells]
+        assert [cell for place, cell in enumerate(plain) if place % 3 < 2] == made_best[name], name
+        assert plain[2::3] == [cell.partition(" ±")[0] for cell in made_last[name]], name
+    assert len(sizes) == 6
+    for name, cells in sizes.items():
+        structure, method = name.split(", ")
+        column = ["LV", "RV", "prostate"].index(structure)
+        made = [made_sizes[f"{method}, {mu}"][column].partition("; ")[2] for mu in ("0.01", "0.1", "1", "10")]
+        assert cells == made, name
+
+
+def test_only_trainings_that_are_there_give_way_to_others() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        _tabulate("table1", "table1-prostate.csv", "--instead", "search-widen.csv")
+    assert "--instead: no training of the tables is called" in failed.value.stderr
