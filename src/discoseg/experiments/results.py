@@ -181,6 +181,7 @@ def _differences(result: Result, config: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def _compare(made: Config, given: Config) -> dict[str, tuple[Any, Any]]:
+    """Return in what two configurations differ, by dotted names."""
     old, new = flatten(to_dict(made)), flatten(to_dict(given))
     keys = sorted(old.keys() | new.keys())
     return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
