@@ -121,15 +121,15 @@ def _choose(planned: Sequence[Cell], patterns: Sequence[str], what: What) -> lis
 
 def _require_possible(cells: Sequence[Cell], tasks: Sequence[Task], length: Length) -> None:
     """Raise an error if trainings cannot have the length that is asked for, before any of them begins."""
-    refused: list[str] = []
+    refused: dict[str, UserError] = {}
     for cell in cells:
         try:
             cell.config(tasks, length)
         except UserError as error:
-            refused.append(f"{cell.name}: {error}")
-    if refused:
-        others = f" (and {len(refused) - 1} more)" if refused[1:] else ""
-        raise UserError(f"{refused[0]}{others}; or leave out what cannot have this length (--only)")
+            refused[cell.name] = error
+    for name, reason in refused.items():
+        others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        raise UserError(f"{name}{others}: {reason}; or leave out what cannot have this length (--only)")
 
 
 def _find_begun(
