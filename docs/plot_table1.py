@@ -1,6 +1,6 @@
 """Plot the first table by epoch, ε = 10 %, every random seed: Dice and size, from our result tables.
 
-    python docs/plot_table1.py docs/results/table1-ventricles.csv docs/results/table1-prostate.csv --out docs/table1.png
+    python docs/plot_table1.py docs/results/table1-{ventricles,prostate,margin}.csv --out docs/table1.png
 
 Tasks and methods that the tables have no training of are left out.
 """
@@ -18,6 +18,7 @@ TASKS = {"lv": "ACDC LV", "rv": "ACDC RV", "prostate": "PROMISE12"}
 METHODS = {
     "full": ("full supervision", "#b8860b"),
     "crf+size-eps10": ("CRF + size", "#0173b2"),
+    "crf+size-eps10-margin0.05": ("CRF + size, margin 5 %", "#56b4e9"),
     "crf": ("CRF only", "#029e73"),
     "size-eps10": ("size only", "#c44f96"),
     "penalty-eps10": ("penalty", "#d55e00"),

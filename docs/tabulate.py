@@ -3,7 +3,7 @@ r"""Write a table of the paper beside ours as Markdown, from our tables of epoch
     python docs/tabulate.py table1 docs/results/table1-{ventricles,prostate}.csv --until 50 50 60 \
         --models docs/results/table1-models.csv
     python docs/tabulate.py table2 docs/results/table[12]-{ventricles,prostate}.csv --until 50 50 60 \
-        --instead docs/results/table1-narrow.csv
+        --instead docs/results/table1-before.csv
 
 ``discoseg reproduce`` writes the like from the results of a machine. Here the epochs up to ``--until`` count, of LV, RV
 and prostate; trainings of fewer than ``--at-least`` epochs are left out. Means and standard deviations are over random
