@@ -1,9 +1,11 @@
 """Links in the documentation lead somewhere, to files and headings; tables of results are those of the epochs."""
 
+import csv
 import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 
@@ -134,3 +136,84 @@ def test_only_trainings_that_are_there_give_way_to_others() -> None:
     with pytest.raises(subprocess.CalledProcessError) as failed:
         _tabulate("table1", "table1-prostate.csv", "--instead", "search-widen.csv")
     assert "--instead: no training of the tables is called" in failed.value.stderr
+
+
+MARGIN = "### A margin, and a learning rate that decays"
+Histories = list[list[dict[str, str]]]
+
+
+def _read(table: str) -> list[dict[str, str]]:
+    with (ROOT / "docs" / "results" / table).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _histories(table: str, name: str) -> Histories:
+    """Return the rows of the trainings of a table that are called so but for their seeds."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for row in _read(table):
+        if row["training"].rpartition("-seed")[0] == name:
+            found.setdefault(row["training"], []).append(row)
+    assert found
+    return list(found.values())
+
+
+def _mean(histories: Histories, column: str) -> float:
+    return mean(mean(float(row[column]) for row in rows) for rows in histories)
+
+
+def _of_epochs(histories: Histories, epochs: str, paper: float) -> list[str]:
+    """Return Dice and its best so far, the share inside bounds, and sizes of some epochs, as the tables have them."""
+    first, last = map(int, epochs.split("–"))
+    part = [rows[first - 1 : last] for rows in histories]
+    best = [max(float(row["val_dice"]) for row in rows[:last]) for rows in histories]
+    spread = f" ± {stdev(best):.3f}" if len(best) > 1 else ""
+    shown = f"{mean(best):.3f}"
+    shown = f"**{shown}**" if float(shown) >= paper else shown
+    inside, sizes = _mean(part, "inside_bounds"), [_mean(part, f"train_size_ratio{end}") for end in ("", "_std")]
+    share = f"{100 * inside:.1f} %" if 0.89 < inside < 0.9 else f"{100 * inside:.0f} %"  # which is not yet 90
+    return [f"{_mean(part, 'val_dice'):.3f} ({shown}{spread})", share, f"{sizes[0]:.2f} ± {sizes[1]:.2f}"]
+
+
+def _of_models(table: str, name: str) -> list[str]:
+    """Return the mean Dice of the models that trainings ended with, and the share inside bounds."""
+    rows = [row for row in _read("table1-models-others.csv") if row["table"] == table]
+    models = [[row] for row in rows if row["training"].rpartition("-seed")[0] == name]
+    assert models
+    return [f"{_mean(models, 'val_dice'):.3f}", f"{100 * _mean(models, 'train_inside_bounds'):.0f} %"]
+
+
+def _filled(rows: Rows) -> Rows:
+    """Return rows with their first cells, where these are empty, from above."""
+    filled: Rows = []
+    for first, *others in rows:
+        filled.append([first or filled[-1][0], *others])
+    return filled
+
+
+def test_the_tables_of_margins_are_those_of_their_epochs() -> None:
+    validated, aside = (_filled(rows) for rows in _tables(_section(MARGIN)))
+    tasks = {"left ventricle": ("lv", 0.884), "right ventricle": ("rv", 0.719), "prostate": ("prostate", 0.795)}
+    assert (len(validated), len(aside)) == (12, 6)
+    for title, epochs, *cells in validated:
+        task, paper = tasks[title.partition(",")[0]]
+        name = f"{task}-crf+size-eps10-margin0.05"
+        if epochs == "model":
+            made = [*_of_models("table1-margin", name), ""]
+        else:
+            made = _of_epochs(_histories("table1-margin.csv", name), epochs, paper)
+        shown = [cells[0], cells[1].replace("*", ""), cells[2]]
+        assert shown == made, (title, epochs)
+        assert ("**" in cells[1]) == (epochs in ("101–110", "model") and int(made[1].split()[0]) >= 90), (title, epochs)
+    for title, epochs, *cells in aside:
+        names = [f"search-{tasks[title][0]}-crf+size-eps10{variant}" for variant in ("", "-margin0.05")]
+        if epochs == "model":
+            made = [
+                cell
+                for pair in zip(*(_of_models("search-margin", name) for name in names), strict=True)
+                for cell in pair
+            ]
+            made += ["", ""]
+        else:
+            columns = [_of_epochs(_histories("search-margin.csv", name), epochs, 1.0) for name in names]
+            made = [cell for pair in zip(*columns, strict=True) for cell in pair]
+        assert [cell.replace("*", "") for cell in cells] == made, (title, epochs)
