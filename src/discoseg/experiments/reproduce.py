@@ -121,15 +121,16 @@ def _choose(planned: Sequence[Cell], patterns: Sequence[str], what: What) -> lis
 
 def _require_possible(cells: Sequence[Cell], tasks: Sequence[Task], length: Length) -> None:
     """Raise an error if trainings cannot have the length that is asked for, before any of them begins."""
-    refused: dict[str, UserError] = {}
+    refused: list[tuple[str, UserError]] = []
     for cell in cells:
         try:
             cell.config(tasks, length)
         except UserError as error:
-            refused[cell.name] = error
-    for name, reason in refused.items():
-        others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        raise UserError(f"{name}{others}: {reason}; or leave out what cannot have this length (--only)")
+            refused.append((cell.name, error))
+    if refused:
+        (name, reason), *others = refused
+        more = f" (and {len(others)} more)" if others else ""
+        raise UserError(f"{name}{more}: {reason}; or leave out what cannot have this length (--only)")
 
 
 def _find_begun(
